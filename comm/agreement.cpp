@@ -10,7 +10,7 @@
 namespace starling {
 namespace {
 
-/// Texts and numbers one after the other, each text behind its length.
+/// Serialises an error: numbers, and texts preceded by their lengths.
 std::string packed(const Error& error) {
   const ErrorParts& parts = error.parts();
   std::string text = fmt::format("{} {} {} ", static_cast<int>(error.code()), parts.where.step,
@@ -27,7 +27,7 @@ AgreedError unpacked(const RankReason& reason) {
   const char* const end = at + reason.reason.size();
   const auto number = [&] {
     std::int64_t value = 0;
-    at = std::from_chars(at, end, value).ptr + 1;  // and the space behind it
+    at = std::from_chars(at, end, value).ptr + 1;  // skips the space
     return value;
   };
   const auto code = static_cast<ExitCode>(number());

@@ -8,20 +8,20 @@
 #include "comm/world.h"
 #include "core/error.h"
 
-// How ranks agree that something went wrong, so that none goes on alone into a collective call. All
-// of it is collective.
+// How ranks agree that one of them has failed, so that no other waits for it in a collective call.
+// All functions are collective.
 
 namespace starling {
 
-/// An error that every rank holds: one rank prints it, all end in order with its exit code.
+/// An error that all ranks throw: one rank prints it, and all exit with its code.
 class AgreedError : public Error {
  public:
   using Error::Error;
-  /// The lowest rank it happened on; -1 where it is no single rank's.
+  /// The lowest rank on which it occurred; -1 if it concerns no particular rank.
   int rank() const { return parts().where.rank; }
 };
 
-/// Throws AgreedError on a rank that knows that all others do; the format is fail()'s.
+/// Throws AgreedError. To be called when all ranks do the same. Formats like fail().
 template <class... Args>
 [[noreturn]] void fail_on_all_ranks(ExitCode code, std::string_view component,
                                     const ErrorPlace& where, fmt::format_string<Args...> format,
@@ -30,28 +30,28 @@ template <class... Args>
                     detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 
-/// The reason that the lowest rank had to give.
+/// A rank and the reason that it gave.
 struct RankReason {
   int rank = 0;
   std::string reason;
   std::string text() const { return fmt::format("rank {}: {}", rank, reason); }
 };
-/// Every rank tells why it cannot go on, or "": all get the text of the lowest rank that has one.
-/// Whatever ranks agree on goes through here.
+/// Each rank passes why it cannot continue, or "". All get the reason of the lowest rank that has
+/// one. The other functions are built on this one.
 std::optional<RankReason> lowest_reason(World& world, const std::string& mine);
 
-/// Runs purely local work on every rank, which must not talk to others. All get the error of the
-/// lowest rank on which it failed.
+/// Runs local work on every rank; it must not communicate. Returns the error of the lowest rank on
+/// which it failed.
 std::optional<AgreedError> try_together(World& world, const std::function<void()>& work);
-/// Does try_together(), and throws that error.
+/// try_together() that throws the error.
 void together(World& world, const std::function<void()>& work);
 
-/// Ranks' texts that are not all the same: rank 0's, and that of the lowest rank that has another.
-/// Digests travel first.
+/// Rank 0's text, and the lowest rank whose text differs.
 struct Disagreement {
   int rank = 0;
   std::string first, other;
 };
+/// Compares a text between ranks, by digest first.
 std::optional<Disagreement> find_disagreement(World& world, const std::string& mine);
 
 }  // namespace starling

@@ -16,7 +16,7 @@
 namespace starling {
 double Algorithm::take_wait_seconds() {
   double seconds = wait_.take_seconds() + site_.mixer.take_wait_seconds();
-  for (const Beside& beside : beside_) seconds += beside.mixer->take_wait_seconds();
+  for (const auto& [copies, mixer] : additional_mixers_) seconds += mixer->take_wait_seconds();
   return seconds;
 }
 
@@ -36,16 +36,16 @@ void Algorithm::settle(Ticket& ticket, int bucket) {
   ticket = 0;
 }
 
-Mixer& Algorithm::mix_beside(const std::function<Tensor(const Bucket&)>& of, bool overlap) {
-  Beside& beside = beside_.emplace_back();
+Mixer& Algorithm::make_mixer_for(const std::function<Tensor(const Bucket&)>& of, bool overlap) {
+  auto& [copies, mixer] = additional_mixers_.emplace_back();
   for (const Bucket& bucket : site_.buckets) {
-    beside.buckets.emplace_back();
-    beside.buckets.back().layout = bucket.layout;
-    beside.buckets.back().parameters = of(bucket);
+    copies.emplace_back();
+    copies.back().layout = bucket.layout;
+    copies.back().parameters = of(bucket);
   }
-  beside.mixer = make_message_mixer(site_.backend, site_.transport);
-  beside.mixer->open({beside.buckets, site_.topology, overlap, false, true});
-  return *beside.mixer;
+  mixer = make_message_mixer(site_.backend, site_.transport);
+  mixer->open({copies, site_.topology, overlap, false, true});
+  return *mixer;
 }
 
 std::int64_t Algorithm::graph_period(std::string& why) const {

@@ -8,8 +8,8 @@
 namespace starling {
 
 /// out[k] = (Σ over ranks of in[k]) / n, summed in rank order: the mean model of semantics.md
-/// section 5. fp32 or fp64; out[k] has in[k]'s size and is other memory. Collective; moves in
-/// pieces, so that little memory is needed beside `out`. Exchanges in flight are not disturbed.
+/// section 5. fp32 or fp64; out[k] has in[k]'s size and does not overlap it. Collective. Works in
+/// pieces, so that it needs little additional memory. Exchanges may be in flight.
 void mean_model(Transport& transport, const std::vector<Tensor>& in,
                 const std::vector<Tensor>& out);
 /// The mean model in new tensors of in's shapes.
@@ -20,8 +20,8 @@ struct ConsensusDistance {
   double total = 0.0;
   std::vector<double> per_bucket;
 };
-/// How far the ranks' parameters are from their mean: mean[b] is bucket b's, from mean_model().
-/// Collective; the padding does not count.
+/// The distance of the ranks' parameters from their mean; mean[b] is bucket b's, from mean_model().
+/// Collective. Padding is excluded.
 ConsensusDistance consensus_distance(Transport& transport, Backend& backend,
                                      const std::vector<Bucket>& buckets,
                                      const std::vector<Tensor>& mean);

@@ -14,7 +14,7 @@
 
 namespace starling {
 
-/// A parameter's place in a bucket. Offsets and padded sizes are multiples of 32 elements.
+/// A parameter's position in a bucket. Offsets and padded sizes are multiples of 32 elements.
 struct BucketSlot {
   Parameter* parameter = nullptr;
   std::int64_t offset = 0, elements = 0;
@@ -26,96 +26,94 @@ struct BucketLayout {
   std::int64_t elements = 0;      ///< padded
 };
 
-/// Which parameter lies where: agreed by all ranks, then fixed.
+/// The assignment of parameters to buckets: the same on all ranks, and fixed for a run.
 struct BucketPlan {
   std::vector<BucketLayout> buckets;
   std::vector<int> bucket_of;  ///< by Parameter::index; -1 for frozen parameters
 };
 
-/// Fills buckets in `ready_order` (semantics.md section 1): one closes after the parameter that
-/// brings it to bucket_bytes or more. Parameters in `unused` (only with unused_parameters = allow)
-/// join the last bucket.
+/// Fills buckets in `ready_order` (semantics.md section 1); a bucket is full once it has at least
+/// bucket_bytes. Parameters in `unused` (only with unused_parameters = allow) go to the last
+/// bucket.
 BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order,
                         const std::vector<Parameter*>& unused, DType dtype, double bucket_bytes);
-/// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every
-/// rank throws Error(kUsage) that gives the first differing name on each side, and the ranks.
+/// Compares order, names, shapes and dtypes between ranks. On a mismatch every rank throws
+/// Error(kUsage) with the first differing names and their ranks.
 void agree_on_plan(const BucketPlan& plan, DType dtype, World& world);
 
-/// A tensor that an algorithm keeps beside a bucket from step to step (AlgorithmPlan::states).
+/// A state tensor of the algorithm for one bucket (AlgorithmPlan::states).
 struct SyncState {
-  std::string name;  ///< checkpoints hold it as "sync.<name>"
-  Tensor numbers;    ///< as many as the bucket's elements; or a few, of the whole run
+  std::string name;  ///< "sync.<name>" in checkpoints
+  Tensor numbers;    ///< one per element of the bucket, or KeptState::numbers of them
 };
 
-/// Parameters that lie side by side in a bucket and belong to one group (AlgorithmSite::groups).
+/// Adjacent parameters of a bucket that belong to the same group (AlgorithmSite::groups).
 struct BucketRun {
   std::int64_t first = 0, elements = 0;  ///< multiples of 32
   std::size_t group = 0;
-  std::int64_t state_first = 0, state_elements = 0;  ///< its part of the optimizer's states
+  std::int64_t state_first = 0, state_elements = 0;  ///< range in the optimizer's states
 };
 
-/// A slot's part of each of the optimizer's states.
+/// A slot's range in each of the optimizer's states.
 struct StateExtent {
   std::int64_t first = 0, elements = 0;
-  /// True: sized as the rule says (OptimizerRule::state_elements), and not a number for each of the
-  /// parameter's
+  /// The size is OptimizerRule::state_elements(), not the parameter's
   bool own = false;
 };
 
-/// Whether a bucket's gradients have memory always, or from their first number to the update that
-/// takes them (Bucket::hold_gradients(), drop_gradients()).
+/// Whether a bucket's gradients always have memory, or only from their first use in the backward
+/// pass to the update (Bucket::hold_gradients(), drop_gradients()).
 enum class GradientMemory : std::uint8_t { kAlways, kPassing };
 
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
   Tensor parameters;
-  Tensor gradients;  ///< empty: between steps, where their memory is kPassing
+  Tensor gradients;  ///< with kPassing empty between steps
   GradientMemory gradient_memory = GradientMemory::kAlways;
-  /// Buffer that the next update writes, if other ranks read the parameters where they lie;
-  /// otherwise empty, and the update is in place
+  /// A second buffer that the next update writes, if other ranks read the parameters in shared
+  /// memory; otherwise empty, and updates are in place
   Tensor spare;
   std::vector<Tensor> states;              ///< one per state of the optimizer's rule
-  std::vector<StateExtent> state_extents;  ///< by slot: where its part of each of them lies
-  /// The algorithm's, in its order; copies one after another
+  std::vector<StateExtent> state_extents;  ///< by slot: its range in each of them
+  /// The algorithm's states in its plan's order, copies of a state adjacent
   std::vector<SyncState> sync;
   Tensor decay;  ///< uint8, one per 32 elements
   /// bf16 or fp16 copy of the parameters, written by the update; empty without low precision
   Tensor low;
-  /// All of the bucket, in order; empty: it is of one group, the first
+  /// A partition of the bucket, in order; empty: all of it is in the first group
   std::vector<BucketRun> runs;
 
   /// The tensor that an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
-  /// Makes target() the parameters after an update, and the model's views follow.
+  /// After an update: swaps parameters and spare, and redirects the model's views.
   void flip();
-  /// Gives the gradients memory where they have none, its padding zero; the model's views follow.
+  /// Allocates the gradients if necessary, with zero padding, and redirects the model's views.
   void hold_gradients();
-  /// Gives the memory back where it is kPassing: nothing reads these gradients any more.
+  /// Frees the gradients if they are kPassing.
   void drop_gradients();
 };
 
-/// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad
-/// (and low, where `compute` is bf16 or fp16) a view into them.
+/// Allocates zeroed buckets, and makes every parameter's value, grad and, if `compute` is bf16 or
+/// fp16, low a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute = DType::kFloat32);
-/// Allocates the buckets with the states that the rule keeps.
+/// The same, with the optimizer rule's states.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32,
                                  GradientMemory gradients = GradientMemory::kAlways);
-/// What trainers ask for: kPassing where the next bucket may have the memory at once, as the host
-/// is through with an update when the call returns.
+/// kPassing on devices that execute synchronously, since there the next bucket can reuse the memory
+/// as soon as the update's call has returned.
 GradientMemory usual_gradient_memory(const Backend& backend);
-/// What an update knows of a parameter, but for its places.
+/// Describes a parameter for an update, without its offsets.
 LayerExtent layer_of(const BucketSlot& slot);
 LayerExtent layer_of(const Parameter& parameter);
-/// Fills in Bucket::runs. `decays`: by group, weight decay applies to all its parameters, whatever
-/// their shape.
+/// Sets Bucket::runs. `decays`: by group, whether weight decay applies to parameters of all shapes.
 void set_groups(Backend& backend, std::vector<Bucket>& buckets,
                 const std::function<std::size_t(const Parameter&)>& group_of,
                 const std::vector<bool>& decays);
-/// The layers of a run of the bucket; of all of it where `run` has no elements.
+/// The layers of a run of the bucket; of the whole bucket if `run` is empty.
 std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run = {});
 /// Tables of the layers of a run, for rules that measure layers. `workspace`: of add_matrices,
 /// shared by buckets.

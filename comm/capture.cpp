@@ -16,7 +16,7 @@ std::unique_ptr<Capture> Capture::begin(Backend& backend, Transport& transport, 
   capture->parts_.push_back(transport.join_capture(values.pass));
   if (mixer) capture->parts_.push_back(mixer->join_capture(values.pass));
   std::erase(capture->parts_, nullptr);
-  // All streams take part from here on.
+  // All streams join the capture.
   const Event begun = backend.record();
   for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
     const StreamScope scope(backend, stream);

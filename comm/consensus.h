@@ -6,23 +6,20 @@
 
 namespace starling {
 
-/// How ranks come together again that have gone apart once, where gradients are zero and what they
-/// exchange is encoded.
+/// How an initial disagreement between ranks decays, without gradients, when exchanges are encoded.
 struct EncodedConsensus {
-  /// Part of the disagreement that a round leaves, the geometric mean while it is far above
-  /// `floor`; 0: nothing
+  /// Fraction of the disagreement that remains after a round: the geometric mean while far above
+  /// `floor`; 0: none
   double rate = 0.0;
-  /// Disagreement at which it stays, as a part of the parameters' size; 0: below 1e-6, which is
-  /// fp32's own rounding
+  /// The disagreement that remains, relative to the parameters; 0: below 1e-6, fp32's rounding
+  /// error
   double floor = 0.0;
 };
 
-/// The algorithm encodes by itself (AlgorithmGrowth::encoded), or it is given an exchange that
-/// does.
+/// Whether exchanges are encoded, by the algorithm (AlgorithmGrowth::encoded) or the mixer.
 bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer);
-/// Run with the codes themselves, on 512 numbers a rank: parameters of one size that all ranks
-/// share, and as much again by which each went its own way. `backend` encodes. Only where
-/// encodes().
+/// Simulates the exchanges with the actual codes, on 512 numbers per rank: common parameters, plus
+/// a disagreement of the same size. `backend` encodes. Requires encodes().
 EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer,
                                    const Topology& topology, Backend& backend);
 

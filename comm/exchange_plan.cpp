@@ -56,8 +56,8 @@ Exchange plan_rows(const Round& round, int rank) {
   return exchange;
 }
 
-/// Each rank of a node takes the mean of its shard over the node, mixes it with its peers' (the
-/// ranks of the same number on other nodes), and the node puts the shards together.
+/// A rank computes the mean of its shard over the node, mixes it with its peers' (the ranks with
+/// the same index on other nodes), and the node's ranks gather the shards.
 Exchange plan_nodes(const Round& round, int rank) {
   const int per_node = round.ranks_per_node, node = rank / per_node, number = rank % per_node;
   Round between = round;

@@ -12,18 +12,17 @@
 namespace starling {
 
 /// Plans what `rank` does in a round: nothing, a pair's send and receive, or a group sum for
-/// uniform groups of three or more. Where the round is given by rows, it sends to and receives from
-/// several neighbours. In a round over nodes the same goes on between nodes, each rank carrying its
-/// shard. `flat`: a round over nodes is taken as its matrix over ranks, where no link is worth
-/// sparing.
+/// uniform groups of three or more; messages with several neighbours if the round is given by rows.
+/// In a round over nodes the nodes do this, with each rank exchanging its shard. `flat`: treat a
+/// round over nodes as its matrix over ranks, if links between nodes need not be spared.
 Exchange plan_exchange(const Round& round, int rank, bool flat = false);
 
-/// The exchange as messages between any two: for encoded numbers, which nobody sums on the way. Not
-/// for rounds over nodes.
+/// The exchange as messages between pairs of ranks, for encoded data, which cannot be summed in
+/// transit. Not for rounds over nodes.
 Exchange as_messages(const Exchange& exchange, int rank);
 
-/// What one rank does in round k: planned once for a topology with a period, round by round for one
-/// without.
+/// The exchanges of one rank, by round. A periodic topology's are planned once, others round by
+/// round.
 class ExchangeSchedule {
  public:
   /// Plans a topology's rounds; without one, the identity (a single rank). `flat` as for
@@ -44,16 +43,16 @@ class ExchangeSchedule {
   int rank_;
   bool flat_;
   std::vector<Exchange> period_;
-  /// Exchanges of a topology without period: round t - 1 and round t are in use at once
+  /// Of a topology without period, where rounds t - 1 and t are in use at the same time
   std::array<Exchange, 2> recent_;
   std::array<std::int64_t, 2> recent_round_{-1, -1};
   Exchange identity_;
 };
 
-/// The groups for whose sums a transport may want a communicator (Transport::prepare), each once,
-/// in the order of their first round: the same on every rank. `flat` as for plan_exchange();
-/// `nodes_only` leaves out the groups that are no nodes. Of a topology without period, which has
-/// pairs or the same nodes in every round, those of its first round.
+/// The groups that need sums, for Transport::prepare(): each once, in the order of their first
+/// round, the same on every rank. `flat` as for plan_exchange(); `nodes_only` excludes groups that
+/// are not nodes. Of a topology without period only round 0 is considered, since all its rounds
+/// have pairs or the same nodes.
 std::vector<std::vector<int>> summed_groups(const Topology& topology, bool flat,
                                             bool nodes_only = false);
 

@@ -9,8 +9,8 @@
 
 namespace starling {
 
-/// Waits for other ranks, counted and traced. On a device the update stream waits, so that the rest
-/// of a pass does not.
+/// Times and traces waits for other ranks. On a device only the update stream waits, so that the
+/// rest of the backward pass can run.
 class ExchangeWait {
  public:
   explicit ExchangeWait(Backend& backend) : backend_(backend) {}

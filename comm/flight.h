@@ -18,7 +18,7 @@ inline void note_flight(FlightEvent event, const ExchangeLabel& label,
   FlightRecorder::instance().note(event, flight_place(label), ranks);
 }
 
-/// The other ranks that take part, ascending; without an exchange all do.
+/// The other ranks of an exchange, ascending; all ranks if it is null.
 inline std::vector<int> partners_of(const Exchange* exchange, int ranks_in_all, int rank) {
   std::vector<int> ranks;
   if (!exchange) {

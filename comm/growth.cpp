@@ -18,7 +18,7 @@
 namespace starling {
 namespace {
 
-/// Most numbers of all ranks together for which the map is made as a matrix.
+/// Largest dimension for which the map is computed as a matrix.
 constexpr std::size_t kMatrix = 256;
 /// Periods that the growth is read off, fewer where there are many ranks. Of the first quarter, in
 /// which what dies out fast still counts, nothing is read.
@@ -71,7 +71,7 @@ double radius_of_matrix(const DisagreementModel& model, const Rounds& period, st
 /// Factor by which random starts grow in many periods.
 double radius_by_trial(const DisagreementModel& model, const Rounds& of, std::size_t ranks) {
   const int periods = periods_for(ranks, of.size()), settling = periods / 4;
-  // Several starts at once: one may lie beside what grows most.
+  // Several starts: one may have almost no component along the fastest growing direction.
   double largest = 0.0;
   for (std::uint64_t start = 0; start < 3; ++start) {
     Numbers z(static_cast<std::size_t>(model.states) + 1, std::vector<double>(ranks));

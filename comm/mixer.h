@@ -19,8 +19,9 @@
 
 namespace starling {
 
-/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what
-/// was received in its order. Where that sum is of messages, `encoded` says of what kind.
+/// The mix that an update applies: c = self_weight·x + Σ_k weights[k]·received[k]. With `sum` it is
+/// weights[0] times the sum of `received` in order, and `encoded` describes them if they are
+/// encoded messages.
 struct Mix {
   double self_weight = 1.0;
   std::vector<Tensor> received;
@@ -29,104 +30,102 @@ struct Mix {
   EncodedTerms encoded = {};
 };
 
-/// What is mixed, and when; all of it outlives the mixer.
+/// What is mixed, and when. All referenced objects outlive the mixer.
 struct MixSite {
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null: nothing is mixed
-  bool overlap = true;                 ///< false: wait for every exchange right after its start
-  /// A round starts when the next step begins, not as buckets are updated, so that a graph holds
-  /// whole exchanges.
+  bool overlap = true;                 ///< false: wait for every exchange right after starting it
+  /// Start a round at the beginning of the next step instead of after each bucket's update, so that
+  /// a captured graph contains whole exchanges.
   bool start_at_begin = false;
-  /// Parameters travel as messages, whatever could be read where it lies: for rounds that end in
-  /// the step in which they began, and for tensors that are not the model's.
+  /// Send messages even where parameters could be read in shared memory: for rounds that end in the
+  /// step in which they start, and for tensors that are not the model's parameters.
   bool messages = false;
 };
 
-/// How a bucket's parameters reach the neighbours, and theirs reach the update. Step t of a bucket
-/// is
-///     const Mix& mix = receive(bucket, t, t - 1);   round t - 1 has come, and what the
-///                                                  update writes is read by nobody any more
-///     … the update …
-///     publish(bucket, t, t);                        what was read is let go, and round t starts
-/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. Round
-/// -1 is none: nothing is mixed or started. The order of the five things that this takes (wait,
-/// wait until writable, update, release, start) is here alone; how each is done is the kind of
-/// mixer's, in comm/mixers.
+/// Exchanges the parameters of buckets with the neighbours. In step t, for each bucket and in the
+/// same order on all ranks:
+///     const Mix& mix = receive(bucket, t, t - 1);   waits for round t - 1, and until no rank reads
+///                                                   the memory that the update will write
+///     … update the parameters …
+///     publish(bucket, t, t);                        releases what was read, and starts round t
+/// So a round can overlap with a whole forward and backward pass. In round -1 nothing is mixed.
+/// This class fixes the order of operations; subclasses in comm/mixers implement them.
 class Mixer {
  public:
-  /// What travels to a group of several ranks.
+  /// How the ranks of a group exchange.
   enum class Groups : std::uint8_t {
-    kSummed,         ///< sums of the parameters, for which a transport may want communicators
-    kSummedEncoded,  ///< sums of what they are encoded to
-    kMessages,       ///< messages between any two, also in a round over nodes
+    kSummed,         ///< sums of parameters, for which a transport may need communicators
+    kSummedEncoded,  ///< sums of encoded parameters
+    kMessages,       ///< messages between each pair, also in a round over nodes
   };
   Mixer(Backend& backend, Transport& transport, Groups groups = Groups::kSummed);
   virtual ~Mixer() = default;
   Mixer(const Mixer&) = delete;
   Mixer& operator=(const Mixer&) = delete;
 
-  /// Collective, before anything else; again for a new start.
+  /// Collective. Called before all others, and again to start over.
   void open(const MixSite& site);
-  /// `round`: what step `step` will receive.
+  /// Begins a step, which will receive `round`.
   void begin(std::int64_t step, std::int64_t round);
   /// Valid until publish().
   const Mix& receive(int bucket, std::int64_t step, std::int64_t round);
   void publish(int bucket, std::int64_t step, std::int64_t round);
-  /// Waits for all that is under way; what it brought stays until it is received.
+  /// Waits for all exchanges; their results are kept for receive().
   void settle();
-  /// What came for a bucket and is still to be mixed, after settle(), as the transport brought it;
-  /// nothing without an exchange. Mixers that encode what travels have none.
+  /// After settle(): the result of a bucket's exchange that receive() has not taken yet, as the
+  /// transport delivered it. Null members without an exchange, and for encoding mixers.
   struct Arrived {
     const Exchange* exchange = nullptr;
     const std::vector<Tensor>* received = nullptr;
   };
   Arrived arrived(int bucket);
-  /// Starts again the round that was under way, after a resume at step t, which receives it.
+  /// After a resume at step t: restarts the round that was in flight, which step t receives.
   void resume(std::int64_t step, std::int64_t round);
   /// Seconds that this rank waited for exchanges since the last call.
   double take_wait_seconds() { return wait_.take_seconds(); }
 
-  // What a kind of mixer is made of.
+  // Implemented by subclasses.
 
   virtual std::string name() const = 0;
-  /// Collective. May move the buckets' parameters to where other ranks read them, with a second
-  /// buffer each (Bucket::spare); their numbers stay. Whether every rank reads every other one's
-  /// from now on: then a round over nodes is best made of its flat matrix.
+  /// Collective. May move the buckets' parameters to memory that other ranks can read, with a
+  /// second buffer each (Bucket::spare). Returns whether all ranks can read each other's: then
+  /// rounds over nodes are best planned from their flat matrix.
   virtual bool share(std::vector<Bucket>& buckets) = 0;
-  /// How many buffers of the parameters' kind start() needs for what the exchange brings.
+  /// The number of receive buffers, of the parameters' size and type, that start() needs.
   virtual std::size_t buffers_for(const Exchange& exchange) const = 0;
-  /// Starts a bucket's exchange: its parameters are final. `received` becomes the tensors that hold
-  /// what came, from wait() until release(): some of `buffers`, or other ranks' own parameters.
-  /// Called for rounds of kind kNone too (ticket 0: nothing to wait for).
+  /// Starts the exchange of a bucket's updated parameters. Sets `received` to the tensors that have
+  /// the result between wait() and release(): some of `buffers`, or other ranks' parameters. Called
+  /// for exchanges of kind kNone, too; ticket 0 needs no wait.
   virtual Ticket start(const Exchange& exchange, const Bucket& bucket,
                        const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
                        const ExchangeLabel& label) = 0;
   virtual void wait(Ticket ticket) = 0;
-  /// Fills in what the update mixes, after the wait. It may take `received` for its own.
+  /// After the wait: sets `mix`. May move from `received`.
   virtual void terms(const Exchange& exchange, std::vector<Tensor>& received,
                      const ExchangeLabel& label, Mix& mix) = 0;
-  /// Lets go of what the last exchange of the label's bucket brought: it is mixed or dropped, and
-  /// not read any more. On the update stream.
+  /// The result of the last exchange of this bucket will not be read any more. Called on the update
+  /// stream.
   virtual void release(const ExchangeLabel& label) = 0;
-  /// Waits until no rank reads what the bucket, the label's, holds in Bucket::spare.
+  /// Waits until no rank reads the bucket's Bucket::spare.
   virtual void wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) = 0;
-  /// Why what a mixer exchanges cannot be captured, as of a transport.
+  // Capturing in graphs, as for a transport.
   virtual std::string why_not_captured() const = 0;
   virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step) = 0;
 
  protected:
   Backend& backend_;
   Transport& transport_;
-  bool sums_ = false;  ///< rounds with sums of groups are to come
+  bool sums_ = false;  ///< the topology has rounds with group sums
 
  private:
-  /// What has come, or is to come, for a bucket.
+  /// The current exchange of a bucket.
   struct Incoming {
     std::int64_t round = -1;  ///< -1: none yet
     bool in_flight = false;
     Ticket ticket = 0;
-    std::vector<Tensor> buffers;   ///< allocated once, for what cannot be read where it lies
-    std::vector<Tensor> received;  ///< what this round brings
+    std::vector<Tensor> buffers;   ///< receive buffers, allocated once
+    std::vector<Tensor> received;  ///< see start()
   };
   void grow(std::size_t bucket, std::size_t count);
   void start_round(int bucket, std::int64_t step, std::int64_t round);
@@ -137,37 +136,36 @@ class Mixer {
   bool overlap_ = true, start_at_begin_ = false;
   ExchangeSchedule schedule_{nullptr, 0, false};
   std::vector<Incoming> incoming_;  ///< by bucket
-  /// Of the bucket being mixed, empty between steps; kept for its vectors' memory
+  /// Of the bucket being mixed. A member so that its vectors are reused
   Mix mix_;
   ExchangeWait wait_;
 };
 
-/// How numbers travel that are encoded: keys of the algorithms that have such exchanges.
+/// Settings of encoded exchanges, set by keys of the algorithms that support them.
 struct Encoding {
-  std::int64_t block = 256;  ///< numbers that share a range; 0: a whole message
-  double step = 1.0;         ///< γ: the part of the decoded differences that a rank goes
-  /// With error feedback: which of Bucket::sync keeps what encoding left out
+  std::int64_t block = 256;  ///< elements that share a scale; 0: all of a message
+  double step = 1.0;         ///< γ: factor on the decoded differences that a rank applies
+  /// With error feedback: index in Bucket::sync of the residual
   int residual = -1;
   DType dtype = DType::kFloat32;
-  /// The key that asks for something of codes alone; empty: none does.
+  /// The key that was set and only applies to codes; empty: none.
   const char* key_of_codes() const {
     return residual >= 0               ? "error_feedback"
            : step != 1.0               ? "consensus_step"
            : block != Encoding().block ? "block"
                                        : "";
   }
-  /// Nothing but the format itself.
+  /// Whether all settings have their defaults, apart from `block`.
   bool plain() const { return step == 1.0 && residual < 0 && dtype == DType::kFloat32; }
 };
 
-/// A way to mix, by the number format of what travels (`sync.exchange`), and what that means for a
-/// run.
+/// A value of `sync.exchange`: the number format of exchanges, and its properties.
 struct MixerKind {
   std::function<std::unique_ptr<Mixer>(Backend&, Transport&, const Encoding&)> make;
-  double wire = 1.0;     ///< the part of the parameters' bytes that travels
-  bool encodes = false;  ///< what travels is made of the parameters; neighbours' own are not read
+  double wire = 1.0;     ///< bytes on the wire per byte of parameters
+  bool encodes = false;  ///< parameters are encoded, not read in shared memory
   Code code = Code::kNone;
-  /// Every neighbour gets all of it: nothing is summed on the way, in groups or on nodes
+  /// Whole messages go to every neighbour: there are no sums in groups or nodes
   bool whole = false;
 };
 using MixerKinds = Registry<MixerKind>;

@@ -6,61 +6,61 @@
 
 #include "comm/transport.h"
 
-// What this process knows of the other ranks: who is late, lost or stopped. Any thread may note and
-// ask. Those that notice: comm/mpi/watch.h, comm/nccl/watchdog.h, and every wait, which has a
-// limit.
+// What this process knows about other ranks: which are late, lost or stopped. Noticed by
+// comm/mpi/watch.h, comm/nccl/watchdog.h, and by waits that time out. All functions are
+// thread-safe.
 namespace starling {
 
-/// A rank of an exchange that takes too long, and what is known about it.
+/// What is known about a rank in an exchange that takes too long.
 struct AwaitedRank {
   int rank = 0;
-  double seconds_ago = -1.0;  ///< since its last message; negative: never heard of
-  std::string doing;          ///< what it last said that it started; may be empty
+  double seconds_ago = -1.0;  ///< since its last message; negative: there was none
+  std::string doing;          ///< the last operation it reported; may be empty
   bool missing = true;        ///< false: it has done its part
   std::string host = {};      ///< empty: this rank's own
 };
-/// Throws Error(kLost): a wait passed its limit.
+/// Throws Error(kLost) for a wait that timed out.
 [[noreturn]] void fail_wait(int rank, const std::string& what, const ExchangeLabel& label,
                             double limit_seconds, std::vector<AwaitedRank> awaited);
 
-/// Warns of ranks for which one wait after the other takes long: once a wait, of each rank after 10
-/// s, or a third of the limit, but not before `least_seconds`; in later waits after twice as long.
+/// Warns about ranks that are waited for a long time: after 10 s or a third of the limit, whichever
+/// is less, but not before `least_seconds`. At most once per wait and rank, with the threshold
+/// doubled each time.
 class LateRanks {
  public:
   explicit LateRanks(double limit_seconds, double least_seconds = 0.0);
   bool due(int rank, double waited);
   void warn(const AwaitedRank& rank, double waited, const std::string& what,
             const ExchangeLabel& label);
-  /// The wait is over: tells that those came which it called late.
+  /// Ends a wait: reports that the ranks it warned about have arrived.
   void came(double waited);
 
  private:
   double first_;
-  std::map<int, double> after_;  ///< by rank: seconds of waiting
+  std::map<int, double> after_;  ///< by rank: threshold in seconds
   std::vector<int> late_;        ///< in this wait
 };
 
-/// A rank that went, where this process is to go on without it (MpiSession::survive_losses).
+/// A lost rank that this process is to continue without (MpiSession::survive_losses()).
 struct LostRank {
   int rank = -1;     ///< in the world that lost it
   std::string what;  ///< "rank 2 on host a has ended: process 4711 is gone"
 };
-/// Notes a lost rank: from now on every wait for others fails.
+/// From now on every wait for other ranks fails.
 void note_lost_rank(LostRank lost);
-/// Costs a load: waits ask it between their looks.
+/// Costs one load, so that waits can poll it.
 bool any_lost_rank();
-/// Throws Error(kLost) where any rank is lost.
+/// Throws Error(kLost) if any rank is lost.
 void check_lost_ranks();
-/// The ranks noted so far, each once, in the order in which they were noticed.
+/// Each once, in the order in which they were noted.
 std::vector<LostRank> lost_ranks();
-/// The world that lost them is no more.
+/// Called when a new world without them is made.
 void forget_lost_ranks();
 
-/// The processes of the other ranks of this host, by rank; those that watch them say so.
+/// Process ids of the other ranks of this host, by rank.
 void set_rank_processes(std::map<int, int> processes);
-/// Text of what the kernel says of a rank's process, where it is on this host: "its process 4711 is
-/// stopped, by SIGSTOP or a debugger"; empty where nobody knows. What is out of the ordinary is
-/// noted for the flight record too.
+/// The kernel's state of a rank's process, if it is on this host: "its process 4711 is stopped, by
+/// SIGSTOP or a debugger"; empty if unknown. Unusual states also go into the flight record.
 std::string state_of_rank(int rank);
 
 }  // namespace starling

@@ -110,7 +110,7 @@ void BucketScheduler::hand_over() {
     const int bucket = next_++;
     named(
         "algorithm", [&] { return place(bucket); }, [&] { algorithm_.bucket_ready(bucket); });
-    for (; dropped_ < next_ && algorithm_.is_through_with(dropped_); ++dropped_)
+    for (; dropped_ < next_ && algorithm_.gradients_consumed(dropped_); ++dropped_)
       buckets_[static_cast<std::size_t>(dropped_)].drop_gradients();
     begin_span();
   }

@@ -8,9 +8,9 @@
 
 namespace starling {
 
-/// The control plane: who the ranks are, and what they tell each other beside training. Its calls
-/// block until every rank has made them, in the same order on all ranks, or the time limit is over.
-/// Buckets travel by a Transport (comm/transport.h).
+/// The control plane: rank numbers, and blocking collectives for small amounts of data. All ranks
+/// call them in the same order; they time out. Buckets are exchanged by a Transport
+/// (comm/transport.h).
 class World {
  public:
   virtual ~World() = default;
@@ -28,8 +28,8 @@ class World {
   virtual void max(double* values, std::size_t count) = 0;
 };
 
-/// Another world, which is asked nothing before `check` has been called: it throws what a transport
-/// knows to be lost, so that nobody waits for a rank that will not come.
+/// Calls `check` before each collective. It throws if a rank is known to be lost, instead of
+/// waiting for it.
 class CheckedWorld final : public World {
  public:
   CheckedWorld(World& world, std::function<void()> check)

@@ -13,13 +13,13 @@ namespace starling {
 
 namespace detail {
 
-void GradSlot::add(Tensor term) {
+void GradientSlot::add(Tensor term) {
   if (static_cast<int>(terms.size()) < max_terms) {
     terms.push_back(std::move(term));
     return;
   }
-  // Sum into a term that nobody else holds; a shared one (an addition hands one tensor to both
-  // inputs) must stay as it is.
+  // Sum into a term without other references. A shared one must not change: an addition, for one,
+  // passes the same tensor to both inputs.
   Backend& backend = term.backend();
   Tensor& last = terms.back();
   if (last.exclusive()) {
@@ -38,7 +38,7 @@ void GradSlot::add(Tensor term) {
 
 namespace {
 
-/// Item i of what a node has so many of; Error(kUsage) where it has not.
+/// items[i], or Error(kUsage) if the node has no such item.
 template <class T>
 T& at(std::vector<T>& items, int i, std::string_view what) {
   if (i < 0 || static_cast<std::size_t>(i) >= items.size())
@@ -54,12 +54,12 @@ Gradients::Gradients(Tape& tape, detail::Node& node, bool output_is_one)
 bool Gradients::has(int i) const { return !at(node_->outputs, i, "output")->terms.empty(); }
 
 bool Gradients::output_is_one() const {
-  node_->asked = true;
+  node_->read_output = true;
   return output_is_one_;
 }
 
 const std::vector<Tensor>& Gradients::terms(int i) const {
-  node_->asked = true;
+  node_->read_output = true;
   return at(node_->outputs, i, "output")->terms;
 }
 
@@ -70,7 +70,7 @@ const Tensor& Gradients::output(int i) const {
 }
 
 std::vector<Tensor> Gradients::take_terms(int i) {
-  node_->asked = true;
+  node_->read_output = true;
   return std::exchange(at(node_->outputs, i, "output")->terms, {});
 }
 
@@ -85,15 +85,15 @@ void Gradients::set(int i, Tensor gradient) {
          "that of input {} is {} {}, and the input is {} {}; they must be alike", i,
          gradient.shape().text(), name_of(gradient.dtype()), of->shape.text(), name_of(of->dtype));
   }
-  node_->answered = true;
+  node_->set_gradients = true;
   of->add(std::move(gradient));
 }
 
 Gradients::Target Gradients::parameter(int j, const std::shared_ptr<Tensor>& early) {
   Parameter* const parameter = at(node_->parameters, j, "parameter");
   if (!parameter || !parameter->trainable) return {};
-  node_->answered = true;
-  tape_->give_memory(*parameter);
+  node_->set_gradients = true;
+  tape_->allocate_gradient(*parameter);
   tape_->branches_.join(*parameter);  // an earlier use
   Tape::Use& use = tape_->use(*parameter);
   if (const auto first = std::exchange(use.early, nullptr); first && first != early) {
@@ -105,7 +105,7 @@ Gradients::Target Gradients::parameter(int j, const std::shared_ptr<Tensor>& ear
   return target;
 }
 
-bool Gradients::beside(const std::function<void()>& work, std::vector<Tensor> keep) {
+bool Gradients::run_concurrently(const std::function<void()>& work, std::vector<Tensor> keep) {
   return tape_->branches_.issue(work, node_->parameters, std::move(keep));
 }
 
@@ -124,7 +124,7 @@ Tape::Tape(Backend& backend)
       branches_(backend, [this](Parameter& parameter) { report(use(parameter)); }) {}
 
 Variable::Variable(Tensor value, int max_terms)
-    : value_(std::move(value)), slot_(std::make_shared<detail::GradSlot>()) {
+    : value_(std::move(value)), slot_(std::make_shared<detail::GradientSlot>()) {
   slot_->shape = shape();
   slot_->dtype = dtype();
   slot_->max_terms = max_terms;
@@ -141,12 +141,12 @@ bool Variable::same_as(const Variable& other) const {
   return slot_ == other.slot_ && value_.same_as(other.value_);
 }
 
-void Variable::settle() const {
+void Variable::evaluate() const {
   const std::shared_ptr<LazyValue> lazy = std::exchange(lazy_, nullptr);
   const Variable& made = lazy->made();
   value_ = made.value_;
   slot_ = made.slot_;
-  remake_ = made.remake_;
+  recomputed_ = made.recomputed_;
 }
 
 Variable Tape::leaf(Tensor value) { return {std::move(value), 1}; }
@@ -156,31 +156,31 @@ Tensor Tape::gradient(const Variable& leaf) {
   return leaf.slot_->terms.front();
 }
 
-void Variable::set_remake(std::function<Tensor()> make) {
-  remake_ = std::make_shared<detail::Remake>(detail::Remake{std::move(make), {}, 0});
+void Variable::set_recompute(std::function<Tensor()> compute) {
+  recomputed_ = std::make_shared<detail::Recomputed>(detail::Recomputed{std::move(compute), {}, 0});
 }
 
-Saved::Saved(const Variable& x) : value_(x.value()), remake_(x.remake_) {
-  if (!remake_) return;
+Saved::Saved(const Variable& x) : value_(x.value()), recomputed_(x.recomputed_) {
+  if (!recomputed_) return;
   value_ = Tensor();
-  ++remake_->wanted;
+  ++recomputed_->pending;
 }
 
 Tensor Saved::take() const {
-  if (!remake_) return value_;
-  if (!remake_->made) remake_->made = remake_->make();
-  return --remake_->wanted > 0 ? remake_->made : std::exchange(remake_->made, {});
+  if (!recomputed_) return value_;
+  if (!recomputed_->value) recomputed_->value = recomputed_->compute();
+  return --recomputed_->pending > 0 ? recomputed_->value : std::exchange(recomputed_->value, {});
 }
 
 std::shared_ptr<Tensor> Tape::early_gradient(Parameter& parameter) {
   Use& of = use(parameter);
   if (of.early) return nullptr;
-  give_memory(parameter);
+  allocate_gradient(parameter);
   return of.early = std::make_shared<Tensor>(parameter.grad);
 }
 
-void Tape::give_memory(Parameter& parameter) {
-  if (!parameter.grad && memory_) memory_(parameter);
+void Tape::allocate_gradient(Parameter& parameter) {
+  if (!parameter.grad && allocate_) allocate_(parameter);
   require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory",
           parameter.name);
 }
@@ -220,7 +220,7 @@ detail::Node* Tape::add(std::string_view name, const std::vector<Variable>& inpu
                         std::vector<Parameter*> parameters, BackwardFunction backward) {
   bool wanted = false;
   for (const Variable& input : inputs) {
-    if (input.lazy()) input.settle();  // which may record a node before this one
+    if (input.lazy()) input.evaluate();  // which may record a node before this one
     wanted |= input.requires_grad();
   }
   for (Parameter* parameter : parameters) {
@@ -236,7 +236,7 @@ detail::Node* Tape::add(std::string_view name, const std::vector<Variable>& inpu
   return &node;
 }
 
-void Tape::leave(const detail::Node& node, bool report) {
+void Tape::release(const detail::Node& node, bool report) {
   for (Parameter* parameter : node.parameters) {
     if (!parameter || !parameter->trainable) continue;
     Use& parameter_use = use(*parameter);
@@ -260,11 +260,12 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     parameter_use.reported = false;
     if (!accumulate) parameter_use.written = false;
   }
-  // 1 lies in the same memory in every pass, written once: whoever would write over it sees that it
-  // is not the only holder.
-  const bool kept = seed == 1.0 && one_ && one_.dtype() == loss.dtype();
-  Tensor start = kept ? one_.reshaped(loss.shape()) : Tensor(*backend_, loss.shape(), loss.dtype());
-  if (!kept) backend_->fill(start, seed);
+  // The usual seed is written once and shared by all passes. As it is not exclusive(), no backward
+  // function writes over it.
+  const bool reused = seed == 1.0 && one_ && one_.dtype() == loss.dtype();
+  Tensor start =
+      reused ? one_.reshaped(loss.shape()) : Tensor(*backend_, loss.shape(), loss.dtype());
+  if (!reused) backend_->fill(start, seed);
   if (seed == 1.0 && !backend_->capturing()) one_ = start;
   loss.slot_->terms.clear();
   loss.slot_->terms.push_back(std::move(start));
@@ -274,10 +275,10 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     nodes_.pop_back();
     run(node, seed == 1.0 && node.outputs.front() == loss.slot_);
     node.backward = nullptr;  // frees the saved tensors before the observer starts an update
-    leave(node, report);
+    release(node, report);
   }
   branches_.join_all();
-  // A parameter that only an earlier micro-batch of the group used is complete as well.
+  // Parameters that only an earlier micro-batch of the update used are complete as well.
   for (std::size_t i = 0; report && i < uses_.size(); ++i) {
     if (uses_[i].written && !uses_[i].reported) this->report(uses_[i]);
   }
@@ -286,7 +287,7 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
 
 void Tape::run(detail::Node& node, bool output_is_one) {
   const auto has = [](const auto& output) { return !output->terms.empty(); };
-  // Otherwise the loss does not depend on this node
+  // The loss does not depend on this node.
   if (std::none_of(node.outputs.begin(), node.outputs.end(), has)) return;
   const TraceSpan span("backward", node.name);
   Gradients gradients(*this, node, output_is_one);
@@ -296,13 +297,12 @@ void Tape::run(detail::Node& node, bool output_is_one) {
   };
   try {
     node.backward(gradients);
-    if (node.answered && !node.asked)
+    if (node.set_gradients && !node.read_output)
       fail(ExitCode::kUsage, "gradient",
            "that of the output is not looked at; by it, Gradients::output(), what is handed on is "
            "to be multiplied");
   } catch (const Error& error) {
-    // Errors of a layer's own code: only it asks a tensor for what it has not, and hands gradients
-    // over.
+    // These two components report wrong use by the layer's code: name the layer.
     if (error.parts().component != "tensor" && error.parts().component != "gradient") throw;
     throw told_by("layer", where(), error);
   } catch (...) {

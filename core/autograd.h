@@ -22,76 +22,82 @@ class Tape;
 
 namespace detail {
 struct Node;
-/// Where the gradient of one value gathers until the node that made the value runs.
-struct GradSlot {
-  std::vector<Tensor> terms;  ///< their sum is the gradient
-  Shape shape = {};           ///< the value's, and so the gradient's
+/// Accumulates the gradient of one value until the backward function of the node that computed the
+/// value runs.
+struct GradientSlot {
+  std::vector<Tensor> terms;  ///< the gradient is their sum
+  Shape shape = {};           ///< of the value and its gradient
   DType dtype = DType::kFloat32;
-  int max_terms = 1;  ///< how many terms the node that made the value takes unsummed
+  int max_terms = 1;  ///< further terms are added to the last one
   void add(Tensor term);
 };
-/// How a value is made again that needs not be kept between the passes.
-struct Remake {
-  std::function<Tensor()> make;
-  Tensor made;     ///< from the first that takes it to the last
-  int wanted = 0;  ///< by nodes that have not taken it yet
+/// A value that is recomputed in the backward pass instead of being kept.
+struct Recomputed {
+  std::function<Tensor()> compute;
+  Tensor value;     ///< from the first Saved::take() to the last
+  int pending = 0;  ///< nodes that have saved the value and not taken it yet
 };
 }  // namespace detail
 
 class LazyValue;
 
-/// A value that a pass computes; on a tape it can have a gradient. Cheap to copy.
+/// A value computed in a pass. If a tape recorded the computation it can have a gradient. Cheap to
+/// copy: copies refer to the same value.
 class Variable {
  public:
   Variable() = default;
   explicit Variable(Tensor value) : value_(std::move(value)) {}
-  /// One that is computed when its value is first read, or an operation that reads it is recorded.
+  /// A value that is computed when it is first read, or when an operation that reads it is
+  /// recorded.
   explicit Variable(std::shared_ptr<LazyValue> lazy);
   const Tensor& value() const {
-    if (lazy_) settle();
+    if (lazy_) evaluate();
     return value_;
   }
   bool has_value() const { return lazy_ || value_; }
   const Shape& shape() const { return value_ ? value_.shape() : lazy_shape_; }
   DType dtype() const;
   bool requires_grad() const;
-  /// What computes it; null where it has been read already, or was never lazy.
+  /// Null if the value was never lazy or has been computed through this handle.
   const std::shared_ptr<LazyValue>& lazy() const { return lazy_; }
-  /// True for two handles to one value of a pass.
+  /// Whether both are handles to the same value.
   bool same_as(const Variable& other) const;
-  /// `make` makes the same numbers again, from what is kept for the backward pass anyway: see
-  /// Saved.
-  void set_remake(std::function<Tensor()> make);
+  /// Nodes that save this value keep `compute` instead. It must give the same bits, from tensors
+  /// that are kept for the backward pass anyway.
+  void set_recompute(std::function<Tensor()> compute);
+  /// The former name of set_recompute().
+  void set_remake(std::function<Tensor()> compute) { set_recompute(std::move(compute)); }
 
  private:
   friend class Gradients;
   friend class Saved;
   friend class Tape;
-  Variable(Tensor value, int max_terms);  ///< that wants a gradient
-  void settle() const;
-  // Reading a lazy value is no change that anybody sees.
+  Variable(Tensor value, int max_terms);  ///< with a gradient
+  void evaluate() const;
+  // mutable: evaluating a lazy value does not change what a caller sees.
   mutable Tensor value_;
-  mutable std::shared_ptr<detail::GradSlot> slot_;
+  mutable std::shared_ptr<detail::GradientSlot> slot_;
   mutable std::shared_ptr<LazyValue> lazy_;
-  mutable std::shared_ptr<detail::Remake> remake_;
-  Shape lazy_shape_;  ///< stays, as somebody may hold a reference to it while the value is read
+  mutable std::shared_ptr<detail::Recomputed> recomputed_;
+  Shape lazy_shape_;  ///< not cleared by evaluate(): shape() returned a reference to it
 };
 
-/// What a node keeps of an input's value for its backward function: the numbers, or how to make
-/// them again (Variable::set_remake()), once for all nodes that want them.
+/// An input's value saved for a backward function: the tensor, or how to recompute it
+/// (Variable::set_recompute()). All nodes that save a value share one recomputation.
 class Saved {
  public:
   Saved() = default;
   explicit Saved(const Variable& x);
-  /// The numbers; for one call in a pass.
+  /// The value. To be called once.
   Tensor take() const;
 
  private:
   Tensor value_;
-  std::shared_ptr<detail::Remake> remake_;
+  std::shared_ptr<detail::Recomputed> recomputed_;
 };
 
-/// Computes a value, once, when it is first needed: so what follows may compute it in passing.
+/// A value that is computed once, when it is first needed. Until then the next operation may take
+/// over the computation and fuse it with its own.
 class LazyValue {
  public:
   virtual ~LazyValue() = default;
@@ -118,48 +124,55 @@ class LazyValue {
   Variable made_;
 };
 
-/// What a node's backward function sees: the gradients of its outputs, and where to put those of
-/// its inputs and parameters. An output, input or parameter that the node has not is Error(kUsage),
-/// and so is a function that hands on gradients and has looked at none of an output.
+/// The argument of a node's backward function: reads the gradients of the node's outputs, and takes
+/// those of its inputs and parameters. Indices out of range are Error(kUsage), and so is a function
+/// that sets gradients without having read an output's.
 class Gradients {
  public:
   Backend& backend() const { return *backend_; }
-  /// Whether output i has a gradient. Of a node's outputs one has, at least.
+  /// Whether output i has a gradient. At least one output of the node has.
   bool has(int i) const;
-  /// The gradient of output i, one tensor; Error(kUsage) where it has none.
+  /// The gradient of output i as one tensor. Error(kUsage) if it has none.
   const Tensor& output(int i = 0) const;
-  /// The terms whose sum is the gradient of output i: none if it has no gradient, and more than one
-  /// only if the node was recorded with max_terms > 1.
+  /// The terms whose sum is the gradient of output i: none without a gradient, more than one only
+  /// if the node was recorded with max_terms > 1.
   const std::vector<Tensor>& terms(int i = 0) const;
-  /// Whether the gradient of the first output is the plain 1 that backward() starts from: a scalar
-  /// to be multiplied with may be left out.
+  /// Whether the gradient of output 0 is the constant 1 that backward() starts from, so that a
+  /// multiplication by it can be skipped.
   bool output_is_one() const;
-  /// Takes the terms over (so that their memory may be reused in place where exclusive()).
+  /// Like terms(), and gives up the tape's references, so that their memory can be reused if it is
+  /// exclusive().
   std::vector<Tensor> take_terms(int i = 0);
 
-  /// Whether input i wants a gradient.
+  /// Whether input i needs a gradient.
   bool wants(int i) const;
-  /// Hands over a term of input i's gradient, which has the input's shape and dtype; Error(kUsage)
-  /// otherwise. The same tensor may be handed to several inputs.
+  /// Adds a term to input i's gradient. Error(kUsage) unless it has the input's shape and dtype.
+  /// The same tensor may be passed for several inputs.
   void set(int i, Tensor gradient);
 
   struct Target {
-    Tensor tensor;  ///< write here (empty: there is no parameter, or it is frozen)
-    /// Add instead of overwrite: an earlier use or micro-batch wrote already
+    Tensor tensor;  ///< to be written; empty if there is no such parameter, or it is frozen
+    /// Add to the tensor instead of overwriting it: it has gradients of an earlier use or
+    /// micro-batch
     bool accumulate = false;
     explicit operator bool() const { return static_cast<bool>(tensor); }
   };
-  /// Place of the gradient of this node's parameter j: a view into its bucket. Ask once per call,
-  /// and write it before returning. `early`: what Tape::early_gradient() gave this node.
+  /// Where to write the gradient of the node's parameter j: a view into its bucket. Call it once
+  /// per backward function, which must write the tensor. `early`: the result of
+  /// Tape::early_gradient() for this node.
   Target parameter(int j, const std::shared_ptr<Tensor>& early = nullptr);
 
-  /// Runs `work`, which writes gradients of this node's parameters and nothing else, beside what is
-  /// issued next: see Branches::issue(). False where it was not run.
-  bool beside(const std::function<void()>& work, std::vector<Tensor> keep);
+  /// Runs `work` concurrently with what is issued next, see Branches::issue(). It may write
+  /// gradients of this node's parameters and nothing else. Returns false if it was not run.
+  bool run_concurrently(const std::function<void()>& work, std::vector<Tensor> keep);
+  /// The former name of run_concurrently().
+  bool beside(const std::function<void()>& work, std::vector<Tensor> keep) {
+    return run_concurrently(work, std::move(keep));
+  }
 
-  /// Goes back through what `body` records of `x`, the value of input 0, which it gets as that
-  /// input: it computes the output anew. For nodes of one output; the parameters that `body` uses
-  /// are the node's.
+  /// Recomputes the node's only output by calling `body` with `x`, the value of input 0, and
+  /// continues backward through what `body` records. The parameters that `body` uses must be the
+  /// node's.
   void recompute(Tensor x, const std::function<Variable(const Variable& x)>& body);
 
  private:
@@ -176,18 +189,18 @@ using BackwardFunction = std::function<void(Gradients&)>;
 namespace detail {
 struct Node {
   std::string_view name, layer;
-  std::vector<std::shared_ptr<GradSlot>> outputs,
-      inputs;                          ///< an input's is null where it wants none
-  std::vector<Parameter*> parameters;  ///< null: there is none
+  std::vector<std::shared_ptr<GradientSlot>> outputs,
+      inputs;                          ///< null for an input without gradient
+  std::vector<Parameter*> parameters;  ///< null for an optional one that is absent
   BackwardFunction backward;
-  bool recomputed = false;  ///< other nodes make its gradients
-  bool asked = false;       ///< its backward function looked at a gradient of an output
-  bool answered = false;    ///< and handed on one of an input or a parameter
+  bool recomputed = false;     ///< Gradients::recompute() was called
+  bool read_output = false;    ///< the backward function has read an output's gradient
+  bool set_gradients = false;  ///< it has set one of an input or a parameter
 };
 }  // namespace detail
 
-/// Records one pass, define by run, and runs it backwards in reverse order of creation. Nodes, and
-/// the tensors that they saved, are freed as the backward pass leaves them.
+/// Records the operations of one pass as it runs, and runs their backward functions in reverse
+/// order. A node and the tensors it saved are freed as soon as its backward function has run.
 class Tape {
  public:
   explicit Tape(Backend& backend);
@@ -195,142 +208,145 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   Backend& backend() const { return *backend_; }
-  /// The layer whose functions are recorded now.
+  /// The layer that is being recorded; see Scope.
   std::string_view layer() const { return layer_; }
 
-  /// A leaf that wants a gradient (an input under gradient check). Read it with gradient() after
+  /// An input that needs a gradient, e.g. for a gradient check; gradient() reads it after
   /// backward().
   Variable leaf(Tensor value);
-  /// The gradient that backward() left in a leaf; empty if it got none.
+  /// The gradient of a leaf; empty if it got none.
   static Tensor gradient(const Variable& leaf);
 
-  /// Records a node with one output. Where neither an input nor a trainable parameter wants a
-  /// gradient nothing is recorded. Inputs without a value and null parameters stand for optional
-  /// ones that are not there. `name` must outlive the tape (a string literal). `max_terms`: how
-  /// many gradient terms `backward` takes unsummed.
+  /// Records a node with one output, unless no input or trainable parameter needs a gradient.
+  /// Optional inputs that are absent are Variables without value, absent parameters null. `name`
+  /// must outlive the tape (a string literal). `max_terms`: how many terms of the output's gradient
+  /// are kept apart instead of being summed.
   Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
                   std::vector<Parameter*> parameters, BackwardFunction backward, int max_terms = 1);
-  /// Records a node with several outputs. `backward` is called once, when all that reads them has
-  /// been; outputs that the loss does not depend on have no gradient then.
+  /// Records a node with several outputs. `backward` is called once; outputs that the loss does not
+  /// depend on have no gradient then.
   std::vector<Variable> record(std::string_view name, std::vector<Tensor> outputs,
                                const std::vector<Variable>& inputs,
                                std::vector<Parameter*> parameters, BackwardFunction backward);
 
-  /// Called when a parameter's gradient is complete and nothing later in this pass reads the
+  /// Called when a parameter's gradient is complete and the rest of the pass does not read the
   /// parameter.
   using ReadyObserver = std::function<void(Parameter&)>;
   void set_ready_observer(ReadyObserver observer) { observer_ = std::move(observer); }
-  /// Gives memory to the gradient of a parameter that has none and is to be written.
-  void set_gradient_memory(std::function<void(Parameter&)> memory) { memory_ = std::move(memory); }
-  /// Called with each gradient that a node has made, of its inputs (`of`: "its input") and
-  /// parameters (their names).
+  /// `allocate` is called for a parameter whose gradient has no memory and is about to be written.
+  void set_gradient_memory(std::function<void(Parameter&)> allocate) {
+    allocate_ = std::move(allocate);
+  }
+  /// Called with each gradient that a node has computed, of its inputs (`of`: "its input") and
+  /// parameters (`of`: their names).
   using GradientObserver =
       std::function<void(std::string_view layer, std::string_view of, const Tensor& gradient)>;
   void set_gradient_observer(GradientObserver observer) {
     gradient_observer_ = std::move(observer);
   }
 
-  /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`,
-  /// gradients add to those that this tape's backward passes have written since the last one
-  /// without it; otherwise the first contribution overwrites. With `report` false the observer is
-  /// not told (all but the last micro-batch of a group). The tape is empty afterwards.
+  /// Runs the tape backwards from a scalar `loss` whose gradient is `seed`. With `accumulate`,
+  /// gradients are added to those of the preceding calls; otherwise they overwrite them. `report`:
+  /// whether to call the ready observer (false for all but the last micro-batch of an update). The
+  /// tape is empty afterwards.
   void backward(const Variable& loss, double seed = 1.0, bool accumulate = false,
                 bool report = true);
 
   Branches& branches() { return branches_; }
 
-  /// The memory of a parameter's gradient for a node to be recorded, which has numbers for it
-  /// before the backward pass: the node may write them there now, and makes the gradient of them in
-  /// place when its turn comes (Gradients::parameter()). Where another node writes the gradient
-  /// before that, what is handed out here becomes a copy. Null where somebody has it already. For
-  /// passes whose backward pass overwrites gradients (Pass::overwrites).
+  /// The gradient memory of a parameter, for a node about to be recorded whose forward function
+  /// already computes numbers for it. It may store them there and turn them into the gradient when
+  /// its backward function runs (Gradients::parameter()). If another node writes the gradient
+  /// before that, the returned tensor is replaced by a copy. Null if another node has the memory.
+  /// Only for passes that overwrite gradients (Pass::overwrites).
   std::shared_ptr<Tensor> early_gradient(Parameter& parameter);
 
-  /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward
-  /// functions. The layer outlives the tape's nodes. Scopes nest.
+  /// Nodes recorded during its lifetime belong to this layer, which errors in their backward
+  /// functions name. `layer` must outlive the nodes. Scopes nest.
   class Scope {
    public:
     Scope(Tape* tape, std::string_view layer)
-        : tape_(tape), before_(tape ? std::exchange(tape->layer_, layer) : layer) {}
+        : tape_(tape), outer_(tape ? std::exchange(tape->layer_, layer) : layer) {}
     ~Scope() {
-      if (tape_) tape_->layer_ = before_;
+      if (tape_) tape_->layer_ = outer_;
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
     Tape* tape_;
-    std::string_view before_;
+    std::string_view outer_;
   };
 
-  /// Forgets everything recorded.
+  /// Discards all nodes.
   void clear();
   std::size_t nodes() const { return nodes_.size(); }
-  /// The first node so far, by its layer, that had a gradient and handed none of an input's on;
-  /// empty: there is none.
+  /// The layer of the first node that got a gradient and passed none on to one of its inputs; empty
+  /// if there was none.
   const std::string& stopped_at() const { return stopped_at_; }
 
  private:
   friend class Gradients;
+  /// How a parameter is used in the pass.
   struct Use {
     Parameter* parameter = nullptr;
-    int remaining = 0;      ///< uses of the parameter that the backward pass has not left yet
-    bool written = false;   ///< its grad tensor holds a contribution of this group of micro-batches
-    bool reported = false;  ///< the observer knows
+    int remaining = 0;      ///< recorded nodes that use it and have not run backward yet
+    bool written = false;   ///< its gradient holds a contribution of this update's micro-batches
+    bool reported = false;  ///< to the ready observer
     std::shared_ptr<Tensor> early = nullptr;  ///< early_gradient(), until the gradient is written
   };
   Use& use(const Parameter& parameter);
-  void give_memory(Parameter& parameter);
-  /// The node, but for its outputs; null where nothing is to be recorded.
+  void allocate_gradient(Parameter& parameter);
+  /// Adds a node without outputs; null if nothing needs a gradient.
   detail::Node* add(std::string_view name, const std::vector<Variable>& inputs,
                     std::vector<Parameter*> parameters, BackwardFunction backward);
   void run(detail::Node& node, bool output_is_one);
   void show_gradients(const detail::Node& node) const;
-  void leave(const detail::Node& node, bool report);
+  void release(const detail::Node& node, bool report);
   void report(Use& use);
 
   Backend* backend_;
   Branches branches_;
   std::vector<detail::Node> nodes_;
-  std::string_view layer_;  ///< of the nodes that are recorded now
-  Tensor one_;              ///< what most passes start from, written once
-  std::vector<Use> uses_;   ///< by Parameter::index
+  std::string_view layer_;
+  Tensor one_;             ///< the usual seed, reused by all passes
+  std::vector<Use> uses_;  ///< by Parameter::index
   ReadyObserver observer_;
-  std::function<void(Parameter&)> memory_;
+  std::function<void(Parameter&)> allocate_;
   GradientObserver gradient_observer_;
   std::string stopped_at_;
 };
 
-/// Something that some functions look for in a pass, by its type.
+/// Base class of additional information in a Pass, which functions look up by its type.
 class PassExtension {
  public:
   virtual ~PassExtension() = default;
 };
 
-/// What a forward pass needs to know besides its input; handed down through every layer.
+/// The context of a forward pass, passed down through all layers.
 struct Pass {
   Backend& backend;
-  Tape* tape = nullptr;           ///< null: no gradients are wanted
-  bool training = false;          ///< batch statistics and dropout
-  std::uint64_t dropout_key = 0;  ///< from the seed
-  /// Distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower
-  /// ones
+  Tape* tape = nullptr;           ///< null: no gradients are needed
+  bool training = false;          ///< enables batch statistics and dropout
+  std::uint64_t dropout_key = 0;  ///< derived from the seed
+  /// The upper 40 bits differ for each rank, step and micro-batch; layers count in the lower ones
   std::uint64_t dropout_counter = 0;
-  /// A part of an earlier pass is computed again: running statistics have moved already
+  /// Part of an earlier pass is being recomputed: running statistics must not be updated again
   bool recomputing = false;
-  /// What is cheap to compute is computed again in the backward pass, not kept: less memory, and a
-  /// little more time. GPUs have memory and want the time.
+  /// Recompute in the backward pass what is cheap to compute, instead of keeping it: less memory
+  /// for a little more time
   bool lean = backend.device() != DeviceType::kCuda;
-  /// The backward pass will overwrite gradients (the first micro-batch of an update), not add
+  /// The backward pass will overwrite gradients (the first micro-batch of an update), not add to
+  /// them
   bool overwrites = false;
-  /// Factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
+  /// Factor on all gradients of this pass (fp16's loss scale), which the update divides out
   double loss_scale = 1.0;
-  std::vector<PassExtension*> extensions = {};  ///< null ones count for nothing
-  /// Called with what each layer has taken and made, the innermost first.
+  std::vector<PassExtension*> extensions = {};  ///< null ones are ignored
+  /// Called after each layer with its inputs and output; inner layers come before outer ones.
   std::function<void(std::string_view layer, std::span<const Variable> in, const Variable& out)>
       layer_observer = {};
 
-  /// The extension of this type; null where the pass has none.
+  /// The extension of this type, or null.
   template <class T>
   T* find() const {
     for (PassExtension* extension : extensions)
@@ -338,7 +354,7 @@ struct Pass {
     return nullptr;
   }
 
-  /// Records a node on the tape, as Tape::record does; without a tape the values stay plain.
+  /// Tape::record(), or without a tape just the values.
   Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
                   std::vector<Parameter*> parameters, BackwardFunction backward,
                   int max_terms = 1) {

@@ -35,7 +35,7 @@ struct MemoryStats {
 
 class PeerMemory;
 
-/// What changes from step to step in work that is otherwise the same.
+/// The values that change between launches of a captured graph.
 struct StepValues {
   std::int64_t pass = 0;  ///< t: updates done before this step
   double lr = 0.0;
@@ -44,23 +44,22 @@ struct StepValues {
   std::uint64_t dropout_counter = 0;  ///< the pass's at its start
 };
 
-/// Captured work, to be done again and again: on kCompute, after all that it has been told before.
-/// It reads and writes the memory that the capture named: the owner keeps all tensors from outside
-/// it alive. Not to outlive its backend.
+/// Captured work that can be launched repeatedly, on kCompute. It accesses the memory of the
+/// tensors used in the capture, which the owner must keep alive. Must not outlive its backend.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
   DeviceGraph() = default;
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
-  /// Without a wait or an allocation. `values` take the place of those that the capture began with.
+  /// Does not wait or allocate. `values` replace those passed to begin_capture().
   virtual void launch(const StepValues& values) = 0;
 };
 
-/// What a device can do. Calls are issued to the current stream of the calling thread's StreamScope
-/// and may return before the work is done; synchronize() waits. Implementations: kernels/cpu,
-/// kernels/cuda, and MetaBackend for shapes alone. Not thread-safe but for allocate() and the
-/// release of storages: one thread issues work.
+/// A device: memory, streams and operations. Work is issued to the current stream of the calling
+/// thread's StreamScope, and calls may return before it is done; synchronize() waits.
+/// Implementations: kernels/cpu, kernels/cuda, and MetaBackend for shapes without data. One thread
+/// issues work; only allocate() and the release of storages are thread-safe.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -78,15 +77,14 @@ class Backend {
   virtual void copy(const Tensor& from, const Tensor& to) = 0;
   virtual void copy_from_host(const void* from, const Tensor& to) = 0;
   virtual void copy_to_host(const Tensor& from, void* to) = 0;  ///< waits
-  /// Like copy_to_host without the wait: `to` holds the numbers after synchronize(event), until
-  /// when it must live. Small tensors only (64 KiB at most).
+  /// copy_to_host() without waiting: `to` is valid after synchronize(event), and must live until
+  /// then. At most 64 KiB.
   virtual Event copy_to_host_later(const Tensor& from, void* to) = 0;
   virtual void fill(const Tensor& x, double value) = 0;
-  /// Host memory that a device copies from and to without the host's help (page-locked);
-  /// Error(kMemory) where there is none.
+  /// Page-locked host memory, which a device can access by DMA. Error(kMemory) on failure.
   virtual std::shared_ptr<std::byte> allocate_host(std::size_t bytes);
-  /// Copies between the device and memory of allocate_host(), on the current stream: they return at
-  /// once, and the host must keep its hands off until an event recorded afterwards is done.
+  /// Asynchronous copies between the device and memory of allocate_host(), on the current stream.
+  /// The host must not access the memory until an event recorded afterwards is done.
   virtual void copy_to_pinned(const Tensor& from, std::byte* to) { copy_to_host(from, to); }
   virtual void copy_from_pinned(const std::byte* from, const Tensor& to) {
     copy_from_host(from, to);
@@ -98,32 +96,32 @@ class Backend {
   virtual Event record() = 0;                 ///< marks the current stream's work so far
   virtual void wait(Event event) = 0;         ///< the current stream waits; the host does not
   virtual void synchronize(Event event) = 0;  ///< the host waits
-  /// Whether what the event marks is done; may be asked from any thread
+  /// Whether the work before the event is done. Thread-safe
   virtual bool done(Event) { return true; }
-  /// The current stream as the device's libraries know it (a cudaStream_t); null where work has
-  /// been done when a call returns. Throws Error(kInternal) in a capture that an earlier call has
-  /// spoilt: a library could only say that something went wrong.
+  /// The current stream's handle for libraries (cudaStream_t); null on synchronous backends. Throws
+  /// Error(kInternal) if the current capture is invalid, since a library's own error would be
+  /// vague.
   virtual void* native_stream() const { return nullptr; }
   virtual void synchronize() = 0;  ///< the host waits for everything
 
-  /// From here to end_capture() work is kept, not done; false where this backend has no graphs.
-  /// Called on kCompute; other streams take part once they wait for an event recorded within, and
-  /// kCompute must wait for all that they did. Operations are called with `values` of this step (an
-  /// update with its lr and step; gradient_scale, loss and gradient_control with factors of its
-  /// loss_scale; dropout with counters from its dropout_counter on), and follow the values of each
-  /// launch later. The host neither waits nor copies; the rules of updates live as long as the
-  /// graph. Each launch comes after all that kCompute, kUpdate and kCommunication have been told
-  /// until then, and after what kUpload has where the capture waits for an event of it from before.
+  /// Records work instead of executing it, until end_capture(). Returns false if the backend has no
+  /// graphs. Called on kCompute; other streams join by waiting for an event recorded in the
+  /// capture, and kCompute must finally wait for them. Operations are called with the `values` of
+  /// this step (updates with its lr and step; gradient_scale, loss and gradient_control with
+  /// factors of its loss_scale; dropout with counters from its dropout_counter on), and use those
+  /// of each launch later. The host must not wait or copy; optimizer rules must live as long as the
+  /// graph. A launch runs after all work on kCompute, kUpdate and kCommunication, and after that on
+  /// kUpload if the capture waits for an event of it that was recorded before the capture.
   virtual bool begin_capture(const StepValues& values) { return (void)values, false; }
-  /// Throws Error(kInternal) where the capture failed; then, too, it is over.
+  /// Ends the capture. Throws Error(kInternal) if it failed.
   virtual std::unique_ptr<DeviceGraph> end_capture() { return nullptr; }
-  /// Ends a capture in whose midst an error was thrown. Nothing of it has been done.
+  /// Ends a capture after an error and discards it.
   virtual void abandon_capture() noexcept {}
   virtual bool capturing() const { return false; }
 
-  /// A clock of the device's own, for --trace; null where work has been done when a call returns.
+  /// The device's clock, for --trace; null on synchronous backends.
   virtual std::unique_ptr<DeviceClock> device_clock() { return nullptr; }
-  /// Memory that ranks of one host share (core/peer_memory.h); null where there is none.
+  /// Memory shared by ranks of one host (core/peer_memory.h); null if not supported.
   virtual PeerMemory* peer_memory() { return nullptr; }
 
   // Operations (core/operations/list.h): backend.matmul({.a = …}) and so on, whose arguments are
@@ -164,14 +162,13 @@ class StreamScope {
   StreamKind before_;
 };
 
-/// The backend of shapes alone: allocations hold no memory (but are counted, so that a traced pass
-/// tells the memory a real one takes), operations do nothing, and reading a tensor's numbers is an
-/// error.
+/// A backend for shapes without data: allocations have no memory, but are counted, so that tracing
+/// a pass gives the memory that it takes; operations do nothing; reading data is an error.
 Backend& meta_backend();
-/// A meta backend of one's own, for counting.
+/// A separate meta backend, with its own counts.
 std::unique_ptr<Backend> make_meta_backend();
 
-/// Whether the host's own instructions read it; true without a tensor.
+/// Whether the host can access it; true for an empty handle.
 inline bool on_host(const Tensor& tensor) {
   return !tensor || tensor.backend().device() == DeviceType::kCpu;
 }

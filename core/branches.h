@@ -12,40 +12,40 @@
 
 namespace starling {
 
-/// Small gradients of parameters as a branch of the graph that a backward pass is captured into,
-/// beside the gradients of values. Neither fills a GPU, and neither reads the other's. At most
-/// kMost nodes' are under way at once, which bounds the memory that they keep. The branch is
-/// captured on kUpload, which has nothing else to do within a capture.
+/// Captures small gradients of parameters as a parallel branch of the backward pass's graph, so
+/// that they run concurrently with the gradients of activations, which do not depend on them;
+/// neither fills a GPU. At most kMost nodes' are in flight at a time, which limits the memory that
+/// they keep alive. The branch is captured on kUpload, which is otherwise unused in a capture.
 class Branches {
  public:
-  /// Bytes that an H200 moves in some 8 µs; larger work fills it alone
+  /// What an H200 moves in about 8 µs; larger work fills the GPU
   static constexpr std::size_t kMostBytes = std::size_t{32} << 20;
   static constexpr std::size_t kMost = 2;
 
-  /// `complete` is told each parameter that delays() was asked for, once it has been joined.
+  /// `complete` is called with each parameter for which delays() returned true, once it is joined.
   Branches(Backend& backend, std::function<void(Parameter&)> complete);
 
   bool allowed() const { return allowed_; }
   void allow(bool yes) { allowed_ = yes; }
-  /// Whether anything has been issued here since the last question.
+  /// Whether anything was issued since the last call.
   bool take_used() { return std::exchange(used_, false); }
 
-  /// Issues `work`, which writes the gradients of `parameters` and reads what is ready now; `keep`
-  /// holds all that it touches. False, and nothing is issued, outside a capture and where that is
-  /// more than kMostBytes.
+  /// Issues `work`, which writes the gradients of `parameters` and only reads what is ready now;
+  /// `keep` has all tensors that it accesses. Returns false without issuing it outside a capture,
+  /// and if these exceed kMostBytes.
   bool issue(const std::function<void()>& work, const std::vector<Parameter*>& parameters,
              std::vector<Tensor> keep);
-  /// Whether the parameter's gradient is here, so that it is complete later.
+  /// Whether the parameter's gradient is in a branch, and so not complete yet.
   bool delays(Parameter& parameter);
-  /// The compute stream waits for this parameter's gradient, or for all.
+  /// Makes the compute stream wait for this parameter's gradient, or for all.
   void join(const Parameter& parameter);
   void join_all();
   void clear() { issued_.clear(); }
 
  private:
   struct Issued {
-    std::vector<Parameter*> parameters;  ///< that its node has
-    std::vector<Parameter*> delayed;     ///< those that `complete` is to be told
+    std::vector<Parameter*> parameters;  ///< of the node
+    std::vector<Parameter*> delayed;     ///< those to call `complete` with
     Event done;
     std::vector<Tensor> keep;
   };

@@ -7,13 +7,12 @@
 
 namespace starling {
 
-/// XXH3 in 64 bits as 16 hexadecimal digits, as `xxhash.xxh3_64_hexdigest` of Python has it. Runs
-/// at the speed of memory, and finds what disks, cables and memory break; it is no protection
-/// against somebody who means to deceive.
+/// 64-bit XXH3 as 16 hexadecimal digits, like Python's `xxhash.xxh3_64_hexdigest`. Limited by
+/// memory bandwidth. Detects accidental corruption; not cryptographic.
 std::string checksum(const void* data, std::size_t bytes);
 inline std::string checksum(std::string_view text) { return checksum(text.data(), text.size()); }
 
-/// The checksum of bytes that come in pieces.
+/// The checksum of data added in pieces.
 class ChecksumOfPieces {
  public:
   ChecksumOfPieces();
@@ -22,7 +21,7 @@ class ChecksumOfPieces {
   ChecksumOfPieces& operator=(const ChecksumOfPieces&) = delete;
 
   void add(const void* data, std::size_t bytes);
-  /// Takes the checksum of all that was added; then it begins anew.
+  /// The checksum of all that was added; resets it.
   std::string take();
 
  private:

@@ -5,19 +5,19 @@
 
 namespace starling {
 
-/// How long this process's threads waited for a core, as others had it, since this was made.
+/// How long this process's threads have waited for a core since construction.
 class CoreWait {
  public:
   CoreWait();
-  /// Of the time in which they ran or wanted to: 0 to 1. 0 where the kernel does not say.
+  /// Waiting time / (running + waiting time); 0 if the kernel does not provide it.
   double share() const;
 
  private:
   double ran_ = 0.0, waited_ = 0.0;
 };
-/// From this share on a measurement is told to be disturbed.
+/// Measurements with a larger share are reported as disturbed.
 constexpr double kBusy = 0.1;
-/// "threads waited for a core 43 % of the time (…)", behind `before`; empty below kBusy.
+/// `before` + "threads waited for a core 43 % of the time (…)"; empty below kBusy.
 std::string busy_text(std::string_view before, double share);
 
 }  // namespace starling

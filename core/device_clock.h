@@ -6,8 +6,8 @@
 
 namespace starling {
 
-/// Tells when a device came to points in the work of its streams, on the host's clock. For use by
-/// the thread that issues work.
+/// Gives the times, by the host's clock, at which a device reached marked points in its streams.
+/// Used by the thread that issues work.
 class DeviceClock {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -15,8 +15,8 @@ class DeviceClock {
   virtual ~DeviceClock() = default;
   /// Marks the current stream's work so far.
   virtual Mark mark() = 0;
-  /// Time when the device came to the mark; nothing while it has not. Does not wait, and is asked
-  /// until it answers: then the mark is forgotten.
+  /// When the device reached the mark; nothing if it has not yet. Does not wait. To be called until
+  /// it returns a time, which discards the mark.
   virtual std::optional<Time> time_of(Mark mark) = 0;
 };
 

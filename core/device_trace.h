@@ -11,9 +11,8 @@
 
 namespace starling {
 
-/// While it lives, the device's times of the calling thread's DeviceSpans go to `tracer`, as the
-/// device comes to them. Of a backend without a clock (a CPU, whose work is done when a call
-/// returns) there are none. The backend outlives it.
+/// During its lifetime, passes the device times of the calling thread's DeviceSpans to `tracer`.
+/// Does nothing for backends without a clock (synchronous ones). The backend outlives it.
 class DeviceTrace {
  public:
   DeviceTrace(Tracer& tracer, Backend& backend);
@@ -21,9 +20,9 @@ class DeviceTrace {
   DeviceTrace(const DeviceTrace&) = delete;
   DeviceTrace& operator=(const DeviceTrace&) = delete;
 
-  /// Waits for the device; the tracer has all spans then.
+  /// Waits for the device, so that the tracer has all spans.
   void finish();
-  /// The calling thread's, where it has a clock.
+  /// The calling thread's, if it has a clock; otherwise null.
   static DeviceTrace* current();
 
  private:
@@ -40,12 +39,11 @@ class DeviceTrace {
   Tracer& tracer_;
   Backend& backend_;
   std::unique_ptr<DeviceClock> clock_;
-  std::deque<Span> pending_;  ///< in the order in which they were issued
+  std::deque<Span> pending_;  ///< in the order of issue
 };
 
-/// A span of the device's work: what the enclosed calls issue to the stream that is current at
-/// construction, and again at destruction. None in a capture, where nothing is done yet and no time
-/// may be asked for: a replayed graph is one span, of whoever launches it.
+/// A span of the device's work: what the enclosed calls issue to the current stream. Not recorded
+/// in a capture, where nothing executes; a graph's launch is one span, made by the caller.
 class DeviceSpan {
  public:
   DeviceSpan(TraceLane lane, std::string_view verb, std::string_view what = {})

@@ -18,7 +18,7 @@ struct BFloat16 {
   BFloat16() = default;
   STARLING_HD explicit BFloat16(float value) {
 #if defined(__CUDA_ARCH__)
-    // The same bits in one instruction, but for a NaN's payload
+    // The same bits in one instruction, except for a NaN's payload
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
     const auto u = std::bit_cast<std::uint32_t>(value);
@@ -109,7 +109,7 @@ constexpr std::string_view name_of(DType dtype) {
 }
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::kFloat16; }
-/// True for bf16 and fp16, which products are computed in beside fp32 masters.
+/// True for bf16 and fp16, the formats of activations and products with fp32 master weights.
 constexpr bool is_low_precision(DType dtype) {
   return dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
@@ -131,7 +131,7 @@ struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::kInt32> {};
 template <>
 struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::kUInt8> {};
 
-/// The type that numbers stored as T are computed in: fp32 for bf16 and fp16, else T itself.
+/// The type for arithmetic on numbers stored as T: fp32 for bf16 and fp16, otherwise T.
 template <class T>
 struct ComputeOf {
   using type = T;

@@ -12,43 +12,43 @@
 
 namespace starling {
 
-/// How a program ends. Every Error carries the one that the process exits with; docs/outputs.md
-/// lists them for users.
+/// Exit statuses, documented in docs/outputs.md. Every Error has the one that the process exits
+/// with.
 enum class ExitCode : int {
   kOk = 0,
   kInternal = 1,  ///< a defect of Starling itself
   kUsage = 2,     ///< bad arguments, config, data, or a device that cannot be used
-  kLost = 3,      ///< a rank or link was lost, or a wait passed its limit
+  kLost = 3,      ///< a rank or link was lost, or a wait timed out
   kDiverged = 4,  ///< the loss became NaN or infinite
   kOutput = 5,    ///< an output file could not be written
   kMemory = 6,    ///< out of memory
   kStopped = 75,  ///< stopped by a signal after a checkpoint
 };
 
-/// Where an error happened, as far as that is known.
+/// Where an error happened, as far as known.
 struct ErrorPlace {
   std::string file = {};
   std::string key = {};  ///< of a config; or the name of the layer or tensor
-  /// This and what follows: -1 where it does not apply; the sentence itself says them
+  /// This and the following: -1 if not applicable. Not part of sentence()
   int rank = -1;
   std::int64_t step = -1;
   int bucket = -1;
 };
 
-/// What an error says, part by part.
+/// The parts of an error's message.
 struct ErrorParts {
   std::string component;
   std::string what;         ///< what happened
-  std::string remedy = {};  ///< what would be right; may be empty
+  std::string remedy = {};  ///< what to do; may be empty
   ErrorPlace where = {};
-  /// "file: key: what": the text without the component and the remedy.
+  /// "file: key: what"
   std::string sentence() const;
-  /// "file: key: what; remedy": the text without the component.
+  /// "file: key: what; remedy"
   std::string message() const;
 };
 
-/// The one exception type that Starling throws on purpose. Its text is a single line: "[component]
-/// file: key: what; remedy", without the parts that are empty. Copying it throws nothing.
+/// The only exception type that Starling throws deliberately. Its text is one line: "[component]
+/// file: key: what; remedy", without empty parts. Copying it does not throw.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, ErrorParts parts);
@@ -61,25 +61,23 @@ class Error : public std::runtime_error {
   std::shared_ptr<const ErrorParts> parts_;
 };
 
-/// An error as its caller tells it: "[component] key: [its component] its sentence; its remedy".
+/// Adds a caller's context: "[component] key: [its component] its sentence; its remedy".
 Error told_by(std::string_view component, std::string key, const Error& error);
-/// The Error that an exception stands for: a lack of memory has an exit code of its own, what is
-/// unknown is a defect.
+/// Converts any exception: std::bad_alloc to kMemory, unknown ones to kInternal.
 Error as_error(const std::exception_ptr& exception);
-/// Runs what may be a plug-in's code. An Error goes on as it is; any other exception becomes one
-/// that says whose it is: "[component] key: std::out_of_range: its text". `key`: a text, or a
-/// function that makes it.
+/// Runs code that may be a plug-in's. Errors pass unchanged; any other exception becomes an Error
+/// that names its origin: "[component] key: std::out_of_range: its text". `key`: a text or a
+/// function that returns one.
 template <class Key, class Work>
 decltype(auto) named(std::string_view component, const Key& key, Work&& work);
 /// An exception's text, an Error's without its component.
 std::string message_of(const std::exception& error);
 
 namespace detail {
-/// The parts that a formatted text stands for: what follows the last "; " of the format itself is
-/// the remedy.
+/// Formats the parts: the remedy is what follows the last "; " of `format`.
 ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format,
                        fmt::format_args arguments);
-/// Throws the exception under way as an Error. Called within a catch (...).
+/// Rethrows the current exception as an Error. To be called in a catch (...).
 [[noreturn]] void rethrow_named(std::string_view component, std::string_view key);
 }  // namespace detail
 
@@ -97,8 +95,8 @@ decltype(auto) named(std::string_view component, const Key& key, Work&& work) {
   }
 }
 
-/// Throws Error. The last "; " in `format` stands before the remedy: "{} ranks are too many; at
-/// most {} are possible".
+/// Throws Error. The last "; " in `format` separates the remedy: "{} ranks are too many; at most {}
+/// are possible".
 template <class... Args>
 [[noreturn]] void fail(ExitCode code, std::string_view component, const ErrorPlace& where,
                        fmt::format_string<Args...> format, Args&&... args) {
@@ -110,7 +108,7 @@ template <class... Args>
   throw Error(code, detail::error_parts(component, {}, format, fmt::make_format_args(args...)));
 }
 
-/// Checks a condition that only a defect of the program (or of a plug-in's code) can break.
+/// Throws Error(kInternal) unless the condition holds, for conditions that only a bug can violate.
 template <class... Args>
 void require(bool condition, std::string_view component, fmt::format_string<Args...> format,
              Args&&... args) {

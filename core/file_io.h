@@ -10,14 +10,14 @@
 
 namespace starling {
 
-/// "there is no runs/frist; did you mean 'first'?": the first folder or file of a path that is not
-/// there, with the nearest name of those beside it. Empty where all are there.
+/// "there is no runs/frist; did you mean 'first'?": the first missing component of a path, and the
+/// most similar existing name. Empty if the path exists.
 std::string what_is_missing(const std::string& path);
-/// Its end alone, "; did you mean 'first'?"; empty where none is near.
+/// Only "; did you mean 'first'?"; empty if no name is similar.
 std::string near_name(const std::string& path);
 
-/// A regular file, open for reading. Opening never waits: a pipe without a writer, a device without
-/// an end, a socket and a folder are not opened. Who opens it says so in its own words.
+/// A regular file, open for reading. Pipes, devices, sockets and folders are not opened, so that
+/// opening never blocks; the caller reports that.
 class RegularFile {
  public:
   explicit RegularFile(const std::string& path);
@@ -26,13 +26,13 @@ class RegularFile {
   RegularFile& operator=(const RegularFile&) = delete;
 
   /// Why the file is not open: "No such file or directory", "it is a pipe, not a regular file";
-  /// empty where it is.
+  /// empty if it is.
   const std::string& fault() const { return fault_; }
   int descriptor() const { return descriptor_; }
   std::uint64_t bytes() const { return bytes_; }
-  /// As stat() has it (st_mode); 0: there is nothing, or it cannot be looked at.
+  /// stat()'s st_mode; 0 if stat() fails.
   unsigned kind() const { return kind_; }
-  /// The descriptor, for its new owner to close.
+  /// Transfers the descriptor to the caller, who must close it.
   int release();
 
  private:
@@ -42,27 +42,27 @@ class RegularFile {
   std::string fault_;
 };
 
-/// All bytes of a file, or why there are none.
+/// The contents of a file, or why it could not be read.
 struct FileText {
   std::string text, fault;
 };
-/// Reads a file of at most `most` bytes. `stream`: one that is no regular file, such as a pipe, is
-/// read to its end.
+/// Reads a file of at most `most` bytes. `stream`: also reads files that are not regular, such as
+/// pipes.
 FileText read_file(const std::string& path, std::uint64_t most = UINT64_MAX, bool stream = false);
-/// The same of what is left to be read from a descriptor.
+/// Reads the rest of an open file.
 FileText read_rest(int descriptor, std::uint64_t most = UINT64_MAX);
 
-/// A file that is wholly there or not at all: written under a temporary name beside it that nobody
-/// has, synced and renamed by commit(), with the permissions of the file that it replaces. Without
-/// commit() the temporary file is removed and what PATH held stays. A link is followed: what it
-/// leads to is written. A target that is no regular file (/dev/null, a pipe), and one of this
-/// process's own descriptors (/dev/stdout), is written directly. Every fault is Error(kOutput) that
-/// names the file, the reason, and what to do.
+/// Writes a file atomically: under a unique temporary name in the same folder, synced and renamed
+/// by commit(), with the permissions of the file that it replaces. Without commit() the temporary
+/// file is removed and PATH is unchanged. Symbolic links are followed. Targets that are not regular
+/// files
+/// (/dev/null, a pipe), and this process's own descriptors (/dev/stdout), are written directly.
+/// Failures are Error(kOutput) with file, reason and remedy.
 class AtomicFile {
  public:
-  /// Way through the system's cache of files. kPast: past it, where the file system can. That takes
-  /// a third of the processor's time for a file of many MiB that nobody reads soon, and leaves in
-  /// memory what was there.
+  /// Whether to use the system's page cache. kPast: direct I/O if the file system supports it. For
+  /// large files that are not read soon it takes a third of the processor time, and does not evict
+  /// other files from the cache.
   enum class Cache : std::uint8_t { kThrough, kPast };
   explicit AtomicFile(std::string path, Cache cache = Cache::kThrough);
   ~AtomicFile();
@@ -70,48 +70,46 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
-  /// Has another file take what was written from a byte on; this one ends there. Of a regular file.
+  /// Moves everything from byte `from` on to another file. For regular files only.
   void move_end(std::uint64_t from, AtomicFile& to);
   void commit();
 
  private:
   [[noreturn]] void refuse(int error) const;
   void write_now(const char* at, std::size_t bytes);
-  /// Writes what is in the buffer: whole pages of the disk, or at the end the rest, through the
-  /// cache.
+  /// Writes the buffer: whole disk pages directly, the rest at the end through the cache.
   void flush();
   void leave_direct();
 
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
   };
-  std::string path_;       ///< as it was given
-  std::string target_;     ///< to which its links lead
+  std::string path_;       ///< as given
+  std::string target_;     ///< with links resolved
   std::string temporary_;  ///< empty: written directly, or committed
   int fd_ = -1;
-  /// What is to be written, aligned, where it goes past the cache
+  /// Aligned buffer for direct I/O
   std::unique_ptr<char, Free> buffer_;
   std::size_t used_ = 0;
 };
 
-/// What a program writes into a file that its user names: what such files begin with, one of these,
-/// and what they are called.
+/// A kind of output file: how such files can begin, and its name for errors.
 struct OutputKind {
   std::vector<std::string_view> begins;
   const char* what;  ///< "table of samples"
 };
-/// The file that an option names, opened before hours go into what it is to hold. A file that is
-/// there stays as it is, by Error(kUsage), unless it is empty or of the kind itself: the option
-/// that was meant may have been another, or the file.
+/// Opens the output file of a command-line option, before the long computation of its contents. An
+/// existing file is overwritten only if it is empty or of the same kind; otherwise Error(kUsage),
+/// since the user may have confused options or files.
 std::unique_ptr<AtomicFile> open_output(std::string_view option, const std::string& path,
                                         const OutputKind& kind);
 
-/// Removes the temporary files of all that are being written: for a process that ends without their
+/// Removes the temporary files of all open AtomicFiles, for a process that exits without running
 /// destructors.
 void remove_unfinished_files();
 
-/// Whether a file's name is that of an AtomicFile's temporary file, which a process that was killed
-/// leaves; `target`: of which file.
+/// Whether this is the name of an AtomicFile's temporary file, which a killed process leaves
+/// behind. `target`: set to the name of the file that was being written.
 bool is_temporary_name(std::string_view name, std::string* target = nullptr);
 
 }  // namespace starling

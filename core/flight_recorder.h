@@ -9,36 +9,36 @@
 
 namespace starling {
 
-/// What happened; event_name() has the words of the files.
+/// Kinds of events; event_name() gives their names in files.
 enum class FlightEvent : std::uint8_t {
   kStep,       ///< a step begins
-  kReady,      ///< a bucket's last gradient is there
-  kStart,      ///< an exchange is issued, with these ranks
-  kArrived,    ///< it is through
-  kWait,       ///< this rank waits for these ranks, as it has nothing else to do
-  kReaders,    ///< the same, for ranks that still read where it will write
-  kWaited,     ///< and goes on
-  kMixed,      ///< what came is at hand for the update
+  kReady,      ///< a bucket's last gradient is complete
+  kStart,      ///< an exchange with these ranks starts
+  kArrived,    ///< it ends
+  kWait,       ///< this rank starts waiting for these ranks
+  kReaders,    ///< the same, for ranks that read the memory it will write
+  kWaited,     ///< the wait ends
+  kMixed,      ///< received data are ready for the update
   kPublished,  ///< the bucket's new parameters are final
   /// A collective call of the control plane begins; `round` counts them, equal on all ranks
   kCall,
-  kCalled,      ///< and ends
-  kLoad,        ///< the step waits for a batch that is still being read
-  kLoaded,      ///< and has it
-  kCheckpoint,  ///< a checkpoint's copy begins
-  kSaved,       ///< and ends; the rest is written beside training
+  kCalled,      ///< it ends
+  kLoad,        ///< the step starts waiting for a batch
+  kLoaded,      ///< the wait ends
+  kCheckpoint,  ///< copying a checkpoint begins
+  kSaved,       ///< it ends; writing continues in the background
   kTest,        ///< a test begins
-  kTested,      ///< and ends
-  kLate,        ///< one rank keeps this one waiting for long
-  kFound,       ///< what the kernel says of the rank in `round`: it is stopped, it waits for a disk
-  kTimeout,     ///< a wait passed its limit; the ranks are those that were missing
+  kTested,      ///< it ends
+  kLate,        ///< a rank has been waited for for a long time
+  kFound,       ///< state of the process of the rank in `round`: stopped, waiting for a disk, …
+  kTimeout,     ///< a wait timed out; with the ranks that were missing
   kLost,        ///< one rank's process has ended, or its host is silent
 };
 inline constexpr FlightEvent kLastFlightEvent = FlightEvent::kLost;
 std::string_view event_name(FlightEvent event);
 
-/// Where in the run something happened; -1 where it does not apply. `step` counts the updates
-/// before it, as in errors of exchanges.
+/// Where in the run an event happened; -1 if not applicable. `step` is the number of updates before
+/// it, as in errors of exchanges.
 struct FlightPlace {
   std::int64_t step = -1;
   int bucket = -1;
@@ -46,32 +46,31 @@ struct FlightPlace {
   int lane = 0;
 };
 
-/// The last events of this process, always in memory, written to a file when something goes wrong:
-/// docs/outputs.md has its format. note() takes some 50 ns and no lock; write() may be called from
-/// a signal handler.
+/// Keeps this process's last events in memory and writes them to a file when something goes wrong
+/// (format: docs/outputs.md). note() takes about 50 ns and no lock; write() may be called in a
+/// signal handler.
 class FlightRecorder {
  public:
   static constexpr std::size_t kKept = 1000;
-  /// Ranks that an event can name; of more it keeps these and their number
+  /// Ranks stored per event; of more only the first and their number are kept
   static constexpr std::size_t kPeers = 6;
   static constexpr std::size_t kText = 24;  ///< bytes of an event's text
 
-  /// Why the file is written. Of kCrash, kError and kOther the first stays: what follows is its
-  /// consequence.
+  /// Why the file is written. After kCrash, kError or kOther later ones are ignored, since they are
+  /// consequences.
   enum class Reason : std::uint8_t {
     kCrash,  ///< a signal that ends the process
-    kError,  ///< an error of this rank, or a loss that it noticed
+    kError,  ///< an error of this rank, or a loss that it detected
     kOther,  ///< another rank ended the job
-    kAsked,  ///< SIGQUIT; the process goes on
-    kEnd,    ///< the end of a run that asked for it
+    kAsked,  ///< SIGQUIT; the process continues
+    kEnd,    ///< the end of a run with "flight_recorder": "end"
   };
 
-  /// The process's own. One per rank; where ranks are threads, in tests, they share it.
+  /// One per process; ranks that are threads, in tests, share it.
   static FlightRecorder& instance();
 
-  /// Opens the recorder: from now on write() makes FOLDER/rank-R.jsonl. The folder itself is made
-  /// when there is something to write. `start`: what tells this start of the job from others, the
-  /// same on all ranks: microseconds of the wall clock.
+  /// From now on write() writes FOLDER/rank-R.jsonl, and creates the folder if necessary. `start`
+  /// identifies this start of the job, equal on all ranks: microseconds of the wall clock.
   void open(int rank, int ranks, std::string_view host, const std::string& folder,
             std::int64_t start = 0);
   /// Events are counted but not kept, and nothing is ever written.
@@ -80,13 +79,13 @@ class FlightRecorder {
 
   void note(FlightEvent event, const FlightPlace& place = {}, std::span<const int> peers = {});
   void note(FlightEvent event, const FlightPlace& place, std::string_view text);
-  /// The step that began last; -1: none.
+  /// The last step that began; -1: none.
   std::int64_t step() const { return step_.load(std::memory_order_relaxed); }
   int rank() const { return rank_; }
-  /// Tells the rank before open(), for crashes.
+  /// The rank for crash reports before open().
   void set_rank(int rank) { rank_ = rank; }
 
-  /// Writes the file; false where there is nothing to write to, or nothing more. Safe in a signal
+  /// Writes the file. Returns false before open() and after a final reason. Safe in a signal
   /// handler.
   bool write(Reason reason, int exit_code, std::string_view text) noexcept;
   /// The file that write() writes; empty before open().
@@ -95,9 +94,9 @@ class FlightRecorder {
  private:
   static constexpr std::size_t kSlots = 1024;
   static constexpr std::size_t kPath = 4096;
-  /// Words, so that a slot that is read while it is written is only recognised, not undefined:
-  /// number + 1 (0 while it is written), time, step, round, bucket | event | lane | number of
-  /// peers, then peers or a text.
+  /// Atomic words, so that reading a slot while it is written is not undefined behaviour and can be
+  /// detected: number + 1 (0 while it is written), time, step, round, bucket | event | lane |
+  /// number of peers, then peers or a text.
   struct alignas(64) Slot {
     std::array<std::atomic<std::uint64_t>, 8> words{};
   };

@@ -5,30 +5,29 @@
 
 namespace starling {
 
-/// Cores that this process may use: those that it may run on, and no more than its CPU quota has
-/// whole ones (at least 1).
+/// Cores that this process may use: limited by its affinity and, rounded down, its CPU quota; at
+/// least 1.
 int usable_cores();
-/// The CPU quota of a container or batch system, in cores: the least of this process's control
-/// groups (version 1 or 2) and those above them; infinity where there is none. `groups` is as
-/// /proc/self/cgroup, `root` where the groups are mounted.
+/// The CPU quota of a container or batch system, in cores: the minimum over this process's control
+/// groups (version 1 or 2) and their ancestors; infinity without a quota. `groups`: path of
+/// /proc/self/cgroup; `root`: mount point of the groups.
 double cpu_quota(const std::string& groups, const std::string& root);
 double cpu_quota();
 
-/// Error(kMemory) where the limit of stacks (ulimit -s), which is that of every thread's too, is
-/// smaller than kernels and libraries take: they would die in their midst without a word.
+/// Error(kMemory) if the stack limit (ulimit -s), which also applies to threads, is smaller than
+/// kernels and libraries need: they would crash without a message.
 void check_stack_limit();
-/// Cores of a rank: the share of one of `local_size` ranks on this host: all of them where mpirun
-/// bound each rank to cores of its own.
+/// Cores per rank with `local_size` ranks on this host; all usable ones if mpirun has bound ranks
+/// to separate cores.
 int cores_of_rank(int local_size);
 std::string host_name();
-/// What processes have in common that see each other's: the kernel since its start, and its
-/// namespace of a kind ("pid", "net"). Empty where the kernel does not say.
+/// Identify a boot of the kernel, and a namespace of a kind ("pid", "net"): equal for processes
+/// that can see each other. Empty if unknown.
 std::string boot_id();
 std::string namespace_id(const char* kind);
-/// What the kernel says of a process of this host.
+/// The state of a process of this host.
 struct ProcessState {
-  /// State as in /proc: R runs, S sleeps, D waits for a disk, T is stopped, Z has ended; '\0': not
-  /// known
+  /// From /proc: R running, S sleeping, D waiting for a disk, T stopped, Z ended; '\0': unknown
   char letter = '\0';
   int on_disk = 0;  ///< threads in state D
 };

@@ -7,20 +7,20 @@
 
 namespace starling {
 
-// The files that this process has mapped, for a signal handler. An access to a mapped page that the
-// file has no longer is a SIGBUS, and all that the handler is told is the address.
+// The files that this process has mapped, by address. If a mapped file is truncated, accesses
+// beyond its end raise SIGBUS, and the signal handler only knows the address.
 
-/// A byte of a mapped file.
+/// A position in a mapped file.
 struct MappedPlace {
   std::string_view path;
   std::uint64_t offset = 0, bytes = 0;  ///< of the byte, and of the file when it was mapped
 };
 
-/// Notes that the addresses from `begin` on belong to that file from now on. Any thread.
+/// Registers a mapping. Thread-safe.
 void note_mapping(const void* begin, std::size_t bytes, const std::string& path);
-/// Forgets a mapping, before it is unmapped.
+/// Unregisters a mapping; to be called before unmapping.
 void forget_mapping(const void* begin);
-/// False where the address is in no noted file. Safe in a signal handler, takes no lock.
+/// Returns false if the address is in no registered mapping. Lock-free, safe in a signal handler.
 bool find_mapping(const void* address, MappedPlace& place) noexcept;
 
 }  // namespace starling

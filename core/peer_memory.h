@@ -9,8 +9,7 @@
 
 namespace starling {
 
-/// A block of a device's memory as this process sees it. The memory goes with the last process that
-/// has mapped it.
+/// This process's mapping of a block of device memory, which is freed with its last mapping.
 class PeerBlock {
  public:
   virtual ~PeerBlock() = default;
@@ -27,8 +26,8 @@ class PeerBlock {
   std::size_t bytes_;
 };
 
-/// How ranks of one host get at each other's device memory, and tell each other by counters there
-/// that they may: see comm/shared/peer_transport.h. Belongs to a backend; one thread uses it.
+/// Device memory shared by ranks of one host, and counters in it to synchronise accesses: see
+/// comm/shared/peer_transport.h. Owned by a backend, used by one thread.
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
@@ -36,34 +35,36 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  /// The device, by a name that every process of the host knows it by.
+  /// A name of the device, the same in every process of the host.
   virtual std::string device() const = 0;
-  /// Why other processes cannot map memory of this device; empty where they can.
+  /// Why other processes cannot map this device's memory; empty if they can.
   virtual std::string why_not_exported() const = 0;
-  /// Why this device cannot read and write memory of the one of that name; empty where it can.
+  /// Why this device cannot access the other device's memory; empty if it can.
   virtual std::string why_not_reached(const std::string& device) const = 0;
 
-  /// New memory, zeroed, outside the pool. Others map it by the file `descriptor`, which the caller
-  /// closes. The device is done with a block before it is let go. Both throw Error with the reason.
+  /// Allocates zeroed memory outside the pool. Other processes map it with the file `descriptor`,
+  /// which the caller must close. The device must have finished with a block before its release.
+  /// Both functions throw Error with the reason.
   virtual std::shared_ptr<PeerBlock> create(std::size_t bytes, int& descriptor) = 0;
   virtual std::shared_ptr<PeerBlock> map(int descriptor, std::size_t bytes) = 0;
 
-  // Issued to the current stream; the host does not wait. Counters lie in blocks and count in a
-  // circle. In a capture, `value` is that of the captured step, and every launch adds the steps in
-  // between (StepValues::pass).
+  // On the current stream; the host does not wait. Counters are in blocks and wrap around. In a
+  // capture `value` is that of the captured step; launches add the number of steps since then
+  // (StepValues::pass).
 
-  /// Sets a counter: whoever finds it at `value` sees all that the stream did before.
+  /// Sets a counter with release semantics: the stream's earlier writes are visible to a device
+  /// that reads `value`.
   virtual void signal(std::uint32_t* counter, std::uint32_t value) = 0;
   struct Awaited {
     const std::uint32_t* counter = nullptr;
-    int rank = 0;  ///< whose it is
+    int rank = 0;  ///< its owner
   };
-  /// Purpose of a wait, for an error: which counter of what. The numbers are the caller's.
+  /// Describes a wait in errors, in numbers that the caller defines.
   struct Purpose {
     int bucket = 0, kind = 0;
   };
-  /// Makes the stream wait until the counters have reached `value`. Once one has not for so many
-  /// seconds it goes on at once, and lost() tells of it. After a loss nothing is awaited any more.
+  /// Makes the stream wait until the counters have reached `value`. On a timeout it continues, and
+  /// lost() returns the wait. After a loss, waits return at once.
   virtual void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
                      double limit_seconds) = 0;
   struct Loss {
@@ -71,11 +72,11 @@ class PeerMemory {
     Purpose purpose;
     std::uint32_t wanted = 0, seen = 0;
   };
-  /// The first loss. Costs a look at host memory.
+  /// The first loss. Reads host memory only.
   virtual std::optional<Loss> lost() const = 0;
-  /// Gives up: from now on nothing is awaited, on the device either.
+  /// From now on all waits return at once, including those in progress on the device.
   virtual void give_up() = 0;
-  /// Forgets losses; the device must be done with all that was issued.
+  /// Clears losses. The device must be idle.
   virtual void restart() = 0;
 };
 

@@ -14,15 +14,15 @@
 
 namespace starling {
 
-/// The known name nearest to `found` (edit distance, without regard to case), or "" if none is
-/// near.
+/// The known name most similar to `found` (case-insensitive edit distance), or "" if none is
+/// similar.
 std::string nearest(std::string_view found, const std::vector<std::string>& known);
-/// "; did you mean 'x'?" of it, or "".
+/// "; did you mean 'x'?" with it, or "".
 std::string suggestion(std::string_view found, const std::vector<std::string>& known);
 
-/// The plug-in whose parts are being registered on this thread; empty: the program's own.
+/// The file of the plug-in that is registering its parts on this thread; empty: the program itself.
 const std::string& registering_plugin();
-/// While it lives, what is registered on this thread is this file's.
+/// During its lifetime registering_plugin() is this file.
 class PluginScope {
  public:
   explicit PluginScope(std::string file);
@@ -34,15 +34,15 @@ class PluginScope {
   std::string before_;
 };
 
-/// Makes objects of one kind by name. Args are what every maker takes. One instance per kind lives
-/// in the shared library of that kind's folder (e.g. `Registry<Topology, …>& topologies()`), so a
-/// plug-in adds to the same table.
+/// Factory of objects of one kind, by name; Args are the parameters of all its functions. There is
+/// one instance per kind, in the shared library of that kind's folder (e.g. `Registry<Topology, …>&
+/// topologies()`), so that plug-ins add to the same table.
 template <class Base, class... Args>
 class Registry {
  public:
   using Maker = std::function<Base(Args...)>;
-  /// `kind` as errors name it: "topology", "layer". `may_give_none`: null from a maker says that
-  /// the config wants none.
+  /// `kind`: for errors, e.g. "topology". `may_give_none`: a function may return null, meaning that
+  /// the config selects none.
   explicit Registry(std::string kind, bool may_give_none = false)
       : kind_(std::move(kind)), may_give_none_(may_give_none) {}
 
@@ -64,13 +64,13 @@ class Registry {
     return result;
   }
   const std::string& summary(const std::string& name) const { return entries_.at(name).summary; }
-  /// "x", or "x of ./libmine.so" where a plug-in added it: as errors name what it makes.
+  /// For errors: "x", or "x of ./libmine.so" if a plug-in added it.
   std::string whose(const std::string& name) const {
     const auto it = entries_.find(name);
     return it == entries_.end() || it->second.plugin.empty() ? name
                                                              : name + " of " + it->second.plugin;
   }
-  /// `where` is the config's key path, for the error of an unknown name.
+  /// `where`: the config's key path, for the error about an unknown name.
   Base make(const std::string& name, std::string_view where, Args... args) const {
     const auto it = entries_.find(name);
     if (it == entries_.end()) {
@@ -101,7 +101,7 @@ class Registry {
   struct Entry {
     Maker maker;
     std::string summary;
-    std::string plugin;  ///< its file; empty: the program's own
+    std::string plugin;  ///< its file; empty: the program itself
   };
   static std::string source_of(const std::string& plugin) {
     return plugin.empty() ? "the program itself" : plugin;

@@ -5,14 +5,13 @@
 
 namespace starling {
 
-/// The time in which this process ran: a clock for how long others may take. A job that is
-/// suspended as a whole (SIGSTOP, a batch system's suspension, a paused container) goes on where it
-/// was, and nobody has waited for anybody meanwhile; where others alone were suspended, it goes on
-/// as any clock does.
+/// A clock for timeouts that stops while this process is suspended (SIGSTOP, a batch system's
+/// suspension, a paused container): when a whole job is suspended and resumed no wait times out. If
+/// only other ranks are suspended it runs normally.
 ///
-/// Whoever waits asks it again and again. Where nobody has for kMostApart, the process was not
-/// running, or nobody was waiting: that time does not count. So waits ask more often than that, and
-/// a machine that holds them all up for longer makes limits longer, never shorter.
+/// It relies on waits polling it: if there is no call for kMostApart the process was not running,
+/// or nothing was waiting, and that time does not count. Waits must poll more often. On an
+/// overloaded machine timeouts can become longer, never shorter.
 class RunningClock {
  public:
   using duration = std::chrono::nanoseconds;
@@ -22,7 +21,7 @@ class RunningClock {
   static constexpr bool is_steady = true;
   static constexpr std::chrono::milliseconds kMostApart{1000};
 
-  /// Costs a look at the system's clock. Any thread may ask; none sees it go back.
+  /// Monotonic and thread-safe. As cheap as reading the system's clock.
   static time_point now();
   static duration seconds(double value) {
     return std::chrono::duration_cast<duration>(std::chrono::duration<double>(value));
@@ -30,7 +29,7 @@ class RunningClock {
   static double seconds_since(time_point begin) {
     return std::chrono::duration<double>(now() - begin).count();
   }
-  /// For tests: as if the process had been suspended for so long, now.
+  /// For tests: behaves as if the process had just been suspended for this long.
   static void pretend_suspension(duration length);
 };
 

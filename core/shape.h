@@ -29,11 +29,11 @@ class Shape {
     return {sizes_.data(), static_cast<std::size_t>(rank_)};
   }
 
-  /// This shape with a batch dimension of size n put in front.
+  /// With a leading dimension of size n added.
   Shape with_batch(std::int64_t n) const;
-  /// This shape without its first dimension.
+  /// Without the first dimension.
   Shape without_batch() const;
-  /// This shape with a dimension of size n put behind.
+  /// With a trailing dimension of size n added.
   Shape with_last(std::int64_t n) const;
 
   /// "128×32×32×3"; "scalar" for rank 0.

@@ -10,13 +10,14 @@
 #include "core/error.h"
 #include "core/shape.h"
 
-// What lives in core: everything that the rest stands on, and nothing that knows of training.
-// tensor, shape, dtype: numbers and where they lie. operations: the one list of what a backend can
-// do, each with what it reads and writes; backend: who carries them out, with streams and events;
-// forwarding_backend and meta_backend: one that hands on, one that has shapes alone. autograd:
-// tape, gradients, the moment a parameter is ready. config, setting, registry, config_doc: JSON
-// with errors that name the key. error, log, trace, device_trace: what a user sees. file_io, json,
-// safetensors, text, random, philox. It uses fmt, spdlog and nlohmann-json, and no other folder.
+// The folder core is the basis of all others, and independent of training. It uses fmt, spdlog and
+// nlohmann-json only.
+// - tensor, shape, dtype; operations: the list of a backend's operations; backend: the interface of
+//   devices; forwarding_backend, meta_backend: one that forwards calls, one without data
+// - autograd: tape and gradients
+// - config, setting, registry, config_doc: JSON configs, with errors that name the key
+// - error, log, trace, device_trace: output for users
+// - file_io, json, safetensors, text, random, philox
 
 namespace starling {
 
@@ -37,15 +38,13 @@ constexpr std::string_view name_of(DeviceType device) {
   return "?";
 }
 
-/// A block of memory of one backend. Freed (given back to the backend's caching allocator) with the
-/// last handle.
+/// A block of a backend's memory. Returned to the backend's caching allocator with the last handle.
 class Storage {
  public:
   virtual ~Storage() = default;
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-  /// First byte, aligned to at least 64 bytes; null on the meta backend, where Tensor::raw() says
-  /// so by an error.
+  /// Aligned to at least 64 bytes. Null on the meta backend, where Tensor::raw() throws.
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Backend& backend() const { return *backend_; }
@@ -77,39 +76,39 @@ class Tensor {
   std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype_); }
   Backend& backend() const { return storage_->backend(); }
   const std::shared_ptr<Storage>& storage() const { return storage_; }
-  /// True where no other handle shares the storage, so that it may be overwritten.
+  /// Whether no other handle shares the storage, so that it may be overwritten.
   bool exclusive() const { return storage_.use_count() == 1; }
 
-  /// True for two handles to the same numbers under one shape.
+  /// Whether both handles have the same storage, offset and shape.
   bool same_as(const Tensor& other) const {
     return storage_ == other.storage_ && offset_ == other.offset_ && shape_ == other.shape_ &&
            dtype_ == other.dtype_;
   }
 
-  /// Start of the numbers (device memory on a GPU). T must be the tensor's dtype. On the meta
-  /// backend, where a layer is traced before training, there are no numbers: this, raw() and span()
-  /// throw Error(kInternal) that says what to do instead.
+  /// Address of the first element (in device memory on a GPU). T must be the tensor's dtype. On the
+  /// meta backend, with which layers are traced before training, this, raw() and span() throw
+  /// Error(kInternal) with a remedy.
   template <class T>
   T* data() const {
     require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_),
             name_of(DTypeOf<T>::value));
     return reinterpret_cast<T*>(raw());
   }
-  /// The memory, whatever the dtype; null for an empty handle.
+  /// The address, for any dtype; null for an empty handle.
   std::byte* raw() const {
     if (storage_ && storage_->data()) return storage_->data() + offset_;
     if (elements() != 0 && storage_) fail_without_memory();
     return nullptr;
   }
-  /// The numbers of a CPU tensor.
+  /// The elements of a CPU tensor.
   template <class T>
   std::span<T> span() const {
     return {data<T>(), static_cast<std::size_t>(elements())};
   }
 
-  /// The same memory under another shape with as many elements.
+  /// A view with another shape of the same number of elements.
   Tensor reshaped(const Shape& shape) const;
-  /// `shape.elements()` elements from element `first` on, as a view.
+  /// A view of `shape.elements()` elements starting at element `first`.
   Tensor slice(std::int64_t first, const Shape& shape) const;
 
  private:

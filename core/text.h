@@ -10,30 +10,29 @@
 
 namespace starling {
 
-/// Text that came from outside (a key, a name, a path, a value), fit for one short line of an
-/// error: control characters and bytes that are not UTF-8 are escaped (\n, \x1b), and what is past
-/// `limit` characters is replaced by "…".
+/// Makes external text (a key, a name, a path, a value) suitable for a one-line error: escapes
+/// control characters and bytes that are not UTF-8 (\n, \x1b), and truncates it to `limit`
+/// characters and "…".
 std::string shown(std::string_view text, std::size_t limit = 80);
 
-/// A text of several lines, each so, and whole.
+/// The same for each line of a text, without truncation.
 std::string shown_lines(std::string_view text);
 
-/// A name as a part of an output's line: its bytes, but for control characters, which are escaped.
+/// A name for a line of output: only control characters are escaped.
 std::string in_line(std::string_view text);
 
-/// A name as a JSON text, quotes included; bytes that are not UTF-8 as the lone surrogates \udc80
-/// to \udcff, of which Python's os.fsencode() makes these bytes again.
+/// A name as a JSON string with quotes. Bytes that are not UTF-8 become lone surrogates \udc80 to
+/// \udcff, which Python's os.fsencode() converts back.
 std::string json_text(std::string_view text);
 
-/// A name in quotes, so that blanks at its ends are seen; one that another may look the same as,
-/// since it has more than ASCII or such blanks, with its bytes: 'café' (caf\xc3\xa9).
+/// A name in quotes, so that leading and trailing blanks are visible; followed by its bytes if it
+/// has such blanks or non-ASCII characters, and so may look like another: 'café' (caf\xc3\xa9).
 std::string told_apart(std::string_view name);
 
-/// Whether two different names look the same, or nearly: but for blanks at the ends, for characters
-/// that are not seen, and for letters that the one has as one character (é) and the other as a
-/// letter and its accents (as file systems take them apart: Unicode's NFC and NFD).
+/// Whether two different names look the same: up to leading and trailing blanks, invisible
+/// characters, and Unicode normalisation (é as one character or as letter and accent: NFC, NFD).
 bool look_alike(std::string_view a, std::string_view b);
-/// Two of `names` that do, if there are.
+/// A pair of `names` that look alike, if any.
 std::optional<std::pair<std::string, std::string>> lookalikes(
     const std::vector<std::string>& names);
 
@@ -42,10 +41,11 @@ std::string counted(std::int64_t count, std::string_view thing);
 /// "a, b or c".
 std::string either(const std::vector<std::string>& names);
 
-/// Bytes of the UTF-8 character at the start of a text; 0: there is none (stray, overlong, a
-/// surrogate, past U+10FFFF), then `part` of its bytes could begin one, at least 1.
+/// Length in bytes of the UTF-8 character at the start of a text. 0 if it is invalid (stray byte,
+/// overlong, surrogate, above U+10FFFF); then `part` is set to the number of bytes, at least 1,
+/// that could begin a character.
 std::size_t utf8_length(std::string_view text, std::size_t* part = nullptr);
-/// A code point of valid UTF-8 and its bytes.
+/// A code point, and its length in bytes.
 struct Decoded {
   std::uint32_t code;
   std::uint32_t bytes;
@@ -62,14 +62,14 @@ inline Decoded decode_utf8(const char* at) {
           4};
 }
 void append_utf8(std::string& text, std::uint32_t code);
-/// How many bytes of a text are valid UTF-8 from its start on.
+/// The length in bytes of the valid UTF-8 at the start of a text.
 std::size_t valid_utf8(std::string_view text);
 bool is_utf8(std::string_view text);  ///< all of it
-/// The text with U+FFFD in place of what is no UTF-8, one for each maximal part of a character
-/// (Unicode Standard, 3.9; Python's errors="replace").
+/// Replaces invalid UTF-8 by U+FFFD, once for each maximal subpart (Unicode Standard, 3.9; like
+/// Python's errors="replace").
 std::string repaired_utf8(std::string_view text);
 
-/// ASCII's capitals in small letters.
+/// Converts ASCII letters to lower case.
 std::string lower_case(std::string_view text);
 
 }  // namespace starling

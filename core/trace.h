@@ -9,8 +9,7 @@
 
 namespace starling {
 
-/// Lanes of the timeline of one rank: what its host does (on a GPU: issues, and waits for), and
-/// what the streams of its device do.
+/// Lanes of a rank's timeline: for its host threads, and for its device's streams.
 enum class TraceLane : std::uint8_t {
   kCompute,
   kUpdate,
@@ -21,14 +20,14 @@ enum class TraceLane : std::uint8_t {
   kDeviceExchange
 };
 
-/// Collects spans of one rank's work for the file of --trace (Chrome's trace event format:
-/// Perfetto, chrome://tracing). Thread-safe. A thread's spans go to the tracer that was installed
-/// on it; with none installed a span costs a branch.
+/// Collects the spans of one rank for --trace (Chrome's trace event format, for Perfetto and
+/// chrome://tracing). Thread-safe. A thread's spans go to the tracer installed on it; without one a
+/// span costs a branch.
 class Tracer {
  public:
   using Clock = std::chrono::steady_clock;
   explicit Tracer(int rank) : rank_(rank) {}
-  /// The calling thread's spans go nowhere any more where they went here.
+  /// Uninstalls it from the calling thread.
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -37,7 +36,7 @@ class Tracer {
   /// The events as JSON objects separated by commas, times in microseconds since `origin`.
   std::string events(Clock::time_point origin) const;
 
-  /// Makes `tracer` (or none) the calling thread's.
+  /// Installs `tracer` (or null) on the calling thread.
   static void install(Tracer* tracer);
   static Tracer* current();
 
@@ -52,24 +51,23 @@ class Tracer {
   std::vector<Span> spans_;
 };
 
-/// What else is told of spans of the host as they begin and end, on their thread: a profiler's
-/// ranges.
+/// Called at the beginning and end of spans, on their thread: for a profiler's ranges.
 struct TraceHook {
   void (*begin)(const char* name);
   void (*end)();
-  bool always = false;  ///< also where no tracer is installed
+  bool always = false;  ///< also without a tracer
 };
-/// The hook stays valid until the process ends.
+/// The hook must stay valid until the process exits.
 void set_trace_hook(const TraceHook* hook);
 const TraceHook* trace_hook();
 
-/// The hook, where the calling thread's spans go to it.
+/// The hook if it is called for the calling thread's spans; otherwise null.
 inline const TraceHook* active_trace_hook() {
   const TraceHook* hook = trace_hook();
   return hook && (hook->always || Tracer::current()) ? hook : nullptr;
 }
 
-/// "update bucket 3"; the verb alone where `what` is empty.
+/// "update bucket 3"; only the verb if `what` is empty.
 std::string span_name(std::string_view verb, std::string_view what);
 
 /// A span of the calling thread's work, from construction to destruction.
@@ -96,7 +94,7 @@ class TraceSpan {
   Tracer::Clock::time_point begin_;
 };
 
-/// A range for the hook alone: the calling thread hands work to a device, whose time is a
+/// A range for the hook only, around calls that issue a device's work, which is timed by a
 /// DeviceSpan of the same name.
 class TraceRange {
  public:

@@ -8,15 +8,15 @@
 
 namespace starling {
 
-/// A tensor's numbers in another order, without a copy: element (i, j, …) of the view is the
-/// tensor's element first + i·stride(0) + j·stride(1) + …. Heads of a Transformer are one of
-/// N×T×(3·H·D): View(x).slice(2, 0, H·D).split(2, D).transposed(1, 2) is the queries' N×H×T×D.
+/// A strided view of a tensor: element (i, j, …) of the view is the tensor's element first +
+/// i·stride(0) + j·stride(1) + …. For example the queries N×H×T×D in a Transformer's N×T×(3·H·D)
+/// are View(x).slice(2, 0, H·D).split(2, D).transposed(1, 2).
 class View {
  public:
   View() = default;
-  /// All of a tensor, as it lies.
+  /// The whole tensor.
   View(const Tensor& tensor);  // NOLINT(google-explicit-constructor): every tensor is a view
-  /// Of these sizes and strides, one for each dimension and none negative, from element `first` on.
+  /// With a nonnegative stride for each dimension of `shape`, starting at element `first`.
   View(Tensor tensor, const Shape& shape, std::initializer_list<std::int64_t> strides,
        std::int64_t first);
 
@@ -25,14 +25,14 @@ class View {
   const Shape& shape() const { return shape_; }
   DType dtype() const { return tensor_.dtype(); }
   std::int64_t elements() const { return shape_.elements(); }
-  /// Elements of the tensor from one place of dimension d to the next.
+  /// Distance in elements between adjacent indices of dimension d.
   std::int64_t stride(int d) const { return stride_[static_cast<std::size_t>(d)]; }
   std::int64_t first() const { return first_; }
-  /// Elements of the tensor from the first to the last that is seen, both counted.
+  /// Number of elements from the first to the last one of the view, inclusive.
   std::int64_t reach() const;
-  /// True where element after element lies side by side, as in a tensor.
+  /// Whether elements are adjacent in memory, as in a tensor.
   bool contiguous() const;
-  /// The tensor that this view is. Error(kInternal) where it is not contiguous.
+  /// A contiguous view as a tensor; otherwise Error(kInternal).
   Tensor whole() const;
   /// The first element's address; as of Tensor::data().
   template <class T>
@@ -41,15 +41,15 @@ class View {
   }
   std::byte* raw() const;
 
-  // Errors are Error(kInternal), for a dimension or a range outside the shape or the tensor.
+  // Error(kInternal) if a dimension or range is outside the shape or the tensor.
 
-  /// With dimensions a and b exchanged.
+  /// Swaps dimensions a and b.
   View transposed(int a, int b) const;
-  /// `count` places of dimension d from `begin` on.
+  /// Restricts dimension d to `count` indices from `begin` on.
   View slice(int d, std::int64_t begin, std::int64_t count) const;
-  /// Dimension d as two, of which the inner one has `inner` places.
+  /// Splits dimension d into two, the inner one of size `inner`.
   View split(int d, std::int64_t inner) const;
-  /// The same places of another tensor, which has as many elements.
+  /// The same view of another tensor with as many elements.
   View of(const Tensor& tensor) const;
 
  private:

@@ -5,16 +5,15 @@
 
 #include "core/backend.h"
 
-// The seam to the CUDA plug-in, libstarling_cuda.so: the C functions that open_backend() and
-// open_nccl() (comm/nccl/nccl.h) look up in it. The library is opened at run time, so that programs
-// start, and run on CPUs, where neither the library nor CUDA is installed.
+// The interface to the CUDA plug-in libstarling_cuda.so: C functions that open_backend() and
+// open_nccl() (comm/nccl/nccl.h) look up. The library is loaded at run time, so that programs run
+// on CPUs without it and without CUDA.
 
 namespace starling {
 class Nccl;
 
-/// A function of the plug-in by its name, from the library next to this one, or else where the
-/// loader searches. Null where the plug-in cannot be loaded or lacks it, with the reason in `why`.
-/// The plug-in stays open: its code may run until the process ends.
+/// Looks up a function of the plug-in, which is loaded from this library's folder or the loader's
+/// search path, and never unloaded. Null on failure, with the reason in `why`.
 void* cuda_plugin_function(const char* name, std::string& why);
 }  // namespace starling
 

@@ -8,48 +8,44 @@
 #include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 
-// How a GPU's backend finds the kernels of an optimizer's rule. The built-in rules' kernels are in
-// the CUDA library; a plug-in registers its own here (STARLING_CUDA_RULE in
-// kernels/cuda/operations/update_kernel.h), by the rule's C++ type, and takes what it needs of the
-// backend from a GpuUpdateContext: so a plug-in links no symbol of the CUDA library, and works
-// where that library is absent.
+// How a GPU's backend finds the kernels of an optimizer's rule. Those of built-in rules are in the
+// CUDA library. A plug-in registers its own by the rule's C++ type (STARLING_CUDA_RULE in
+// kernels/cuda/operations/update_kernel.h). They access the backend through GpuUpdateContext only,
+// so that the plug-in does not link to the CUDA library, and works without it.
 
 namespace starling {
 
-/// What the backend lends to a launcher for one update.
+/// What a launcher gets from the backend for one update.
 struct GpuUpdateContext {
-  void* stream = nullptr;   ///< cudaStream_t: where the work goes
+  void* stream = nullptr;   ///< cudaStream_t
   int multiprocessors = 1;  ///< of the device
-  /// The step's numbers travel in the launch's parameters. Otherwise, for a launch that is kept and
-  /// done again, upload() takes them all.
+  /// Pass the step's values in the launch's parameters. False in a capture: pass all to upload(),
+  /// so that later launches can replace them.
   bool by_value = true;
   void* owner = nullptr;  ///< upload's first argument
-  /// Device memory that holds these bytes, copied on the stream without a wait; for work issued
-  /// before the launcher returns. At most one call a launcher; with by_value only for what does not
-  /// fit into a launch's parameters. Null, without by_value: the bytes alone were wanted, and the
-  /// launcher returns without a launch.
+  /// Copies bytes to device memory, asynchronously on the stream; the memory is valid for work
+  /// issued before the launcher returns. To be called at most once per launcher; with by_value only
+  /// if the values exceed a launch's parameters. May return null without by_value: only the bytes
+  /// were needed, and the launcher must return without a launch.
   const void* (*upload)(void* owner, const void* from, std::size_t bytes) = nullptr;
-  /// Optional, called before upload(): the type of the rule's step, which the kernel is made for.
+  /// Optional: to be called before upload() with the type of the rule's step.
   void (*step_type)(void* owner, const std::type_info& type) = nullptr;
 };
 
-/// Issues the fused update of one bucket. The arguments are checked; their tensors lie on the
-/// device.
+/// Issues the fused update of one bucket. The arguments have been checked, and are on the device.
 using GpuUpdateLauncher = void (*)(const OptimizerRule& rule, const UpdateArgs& args,
                                    const GpuUpdateContext& site);
 
-/// Adds a plug-in's launcher for a rule's dynamic type. Returns true, so that a static object can
-/// call it.
+/// Adds a plug-in's launcher for a rule's dynamic type. Returns true, for static initialisers.
 bool register_gpu_update(std::type_index rule, GpuUpdateLauncher launcher);
-/// The plug-in's launcher; null where none was registered.
+/// The plug-in's launcher; null if none was registered.
 GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule);
 
-/// True for the built-in rules and for those that a plug-in has registered a launcher for.
+/// True for built-in rules, and those with a registered launcher.
 bool runs_on_gpu(const OptimizerRule& rule);
-/// Throws Error(kUsage) that names the optimizer and what is missing where the rule has no GPU
-/// kernels.
+/// Throws Error(kUsage) with the optimizer and what is missing, if the rule has no GPU kernels.
 void require_gpu_update(const OptimizerRule& rule, std::string_view optimizer);
-/// The error's text for a rule whose name in configs is not known: names its C++ type.
+/// The same for a rule whose name in configs is unknown: gives its C++ type.
 [[noreturn]] void fail_without_gpu_update(const OptimizerRule& rule);
 
 }  // namespace starling

@@ -4,11 +4,10 @@
 
 #include "core/backend.h"
 
-// What lives in kernels: what computes. open_backend opens a CPU (cpu/) or, through a plug-in that
-// is opened at run time, a GPU (cuda/). optimizer: a rule's fused update, from one formula for
-// both; optimizers/: the rules and their settings; math/: arithmetic that CPU and GPU share, with
-// no memory of its own. It uses core, and libraries where it can: oneDNN, cuDNN, cuBLASLt. It knows
-// neither layers nor ranks.
+// The folder kernels has the backends. open_backend opens a CPU (cpu/) or, through a plug-in that
+// is loaded at run time, a GPU (cuda/). optimizer: fused updates; optimizers/: the rules and their
+// settings; math/: arithmetic shared by CPU and GPU. It uses core, and the libraries oneDNN, cuDNN
+// and cuBLASLt where possible, and is independent of layers and ranks.
 
 namespace starling {
 
@@ -23,9 +22,9 @@ struct BackendSettings {
   bool deterministic = true;  ///< only engines that give the same bits every time
 };
 
-/// Opens a device. Throws Error(kUsage) with the remedy where it is missing or unusable: no
-/// plug-in, no driver or too old a one, an architecture that the plug-in has no code for, more
-/// ranks on this host than devices (unless the environment has STARLING_SHARE_GPUS=1).
+/// Opens a device. Throws Error(kUsage) with a remedy if it is missing or unusable: no plug-in, no
+/// driver or one that is too old, an unsupported architecture, more ranks on this host than devices
+/// (unless the environment has STARLING_SHARE_GPUS=1).
 std::unique_ptr<Backend> open_backend(DeviceType device, const BackendSettings& settings);
 inline std::unique_ptr<Backend> open_backend(DeviceType device, int threads) {
   return open_backend(device, BackendSettings{threads});

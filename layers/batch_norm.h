@@ -8,9 +8,8 @@ namespace starling {
 
 /// Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167) over all but the last dimension.
 /// Tensors: weight (1), bias (0), and the buffers running_mean (0),
-/// running_var (1), num_batches_tracked (0), which counts passes in training as PyTorch's does; the
-/// kernel that moves the running statistics counts, so that the count lies where the other buffers
-/// do.
+/// running_var (1), num_batches_tracked (0), which counts passes in training as in PyTorch. The
+/// kernel that updates the running statistics increments it, so that all buffers are on the device.
 class BatchNorm : public Layer {
  public:
   /// Makes a norm; without `trains_scale` the weight stays 1.

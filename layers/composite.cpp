@@ -10,13 +10,13 @@
 #include "layers/sequential.h"
 #include "layers/window.h"
 
-// Layers that are made of layers, beside `sequential` and `residual`.
+// Layers that contain layers, apart from `sequential` and `residual`.
 namespace starling {
 
 namespace {
 
-/// The outputs of several branches, multiplied, or one behind the other along a dimension, which is
-/// counted as PyTorch does: 0 is the batch. Tensors: those of branch i under `i`.
+/// The product of the outputs of several branches, or their concatenation along a dimension,
+/// numbered as in PyTorch (0 is the batch). Tensors: those of branch i under `i`.
 class Combined : public Layer {
  public:
   /// `dim`: none multiplies.

@@ -42,7 +42,7 @@ class Conv2d : public Layer {
   Parameter* bias_ = nullptr;
 };
 
-/// The convolution's gradient as a layer of its own: {H, W, C} → {P, Q, out_channels}. Tensors:
+/// Transposed convolution: {H, W, C} → {P, Q, out_channels}. Tensors:
 /// weight (C×kH×kW×out_channels/groups), bias.
 class ConvTranspose2d : public Layer {
  public:

@@ -12,8 +12,8 @@ namespace starling {
 
 namespace {
 
-/// A row of a table for each token: int32 of any shape → that shape with `columns` behind it.
-/// Tensor: weight (rows×columns), drawn from N(0, 1) as torch.nn.Embedding draws it.
+/// Table lookup: int32 tokens of any shape → the same shape with a last dimension of `columns`.
+/// Tensor: weight (rows×columns), initialised from N(0, 1) as in torch.nn.Embedding.
 class Embedding : public Layer {
  public:
   Embedding(std::int64_t rows, std::int64_t columns) : rows_(rows), columns_(columns) {}

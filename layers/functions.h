@@ -16,12 +16,12 @@
 #include "core/operations/resampling.h"
 #include "core/view.h"
 
-// Functions with gradients: what layers are written with. Each runs its operation on the pass's
-// backend and, where a gradient is wanted, records how to go back. Shapes are those of
-// core/operations; parameters may be null where optional.
+// Differentiable functions, from which layers are built. Each runs its operation on the pass's
+// backend and, if a gradient is needed, records its backward function. For shapes see
+// core/operations; optional parameters may be null.
 namespace starling::functions {
 
-/// An operand of a pointwise function: a value, or one number that stands for all places.
+/// An operand of a pointwise function: a tensor or a scalar constant.
 class Operand {
  public:
   Operand(const Variable& x) : variable_(&x) {}           // NOLINT(google-explicit-constructor)
@@ -75,15 +75,14 @@ Variable greater(const Operand& a, const Operand& b, Pass& pass);
 Variable greater_equal(const Operand& a, const Operand& b, Pass& pass);
 enum class GeluForm : std::uint8_t { kNone, kTanh };  ///< exact, or by tanh
 Variable gelu(const Variable& x, Pass& pass, GeluForm form = GeluForm::kNone);
-/// min(max(x, low), high): of its gradient, what lies within both passes.
+/// min(max(x, low), high). The gradient passes where x is within the limits.
 Variable clamp(const Variable& x, double low, double high, Pass& pass);
 /// a where the condition is not 0, b where it is. The condition has the operands' dtype and no
 /// gradient.
 Variable where(const Variable& condition, const Operand& a, const Operand& b, Pass& pass);
-/// Dimensions, from the front, or with a negative number from behind: -1 is the last.
+/// Dimensions; negative ones count from the end: -1 is the last.
 using Dims = std::vector<int>;
-/// The dimension that `dim` names, from the front. Error(kUsage), which begins with the name, where
-/// there is none.
+/// Normalises `dim` to be nonnegative. Error(kUsage), starting with `name`, if out of range.
 int dimension(std::string_view name, const Shape& shape, int dim);
 
 // Reductions over dimensions (none given: over all), which go, or with `keepdim` stay with size 1.
@@ -124,20 +123,20 @@ Variable transpose(const Variable& x, int dim_a, int dim_b, Pass& pass);
 /// With a dimension of size 1 at `dim`, or without one; no copy.
 Variable unsqueeze(const Variable& x, int dim, Pass& pass);
 Variable squeeze(const Variable& x, int dim, Pass& pass);
-/// Repeated to a shape that x broadcasts to.
+/// Broadcasts x to a shape.
 Variable expand(const Variable& x, const Shape& shape, Pass& pass);
-/// Places begin … end - 1 of a dimension, counted from behind where negative. No copy along the
-/// first.
+/// Indices begin … end - 1 of a dimension; negative ones count from the end. No copy along the
+/// first dimension.
 Variable slice(const Variable& x, int dim, std::int64_t begin, std::int64_t end, Pass& pass);
-/// So many places of a dimension to each part.
+/// Splits a dimension into parts of these sizes.
 std::vector<Variable> split(const Variable& x, const std::vector<std::int64_t>& sizes, int dim,
                             Pass& pass);
 Variable concat(const std::vector<Variable>& parts, int dim, Pass& pass);
 /// Along a new dimension.
 Variable stack(const std::vector<Variable>& parts, int dim, Pass& pass);
-/// With so many places of `value` before and after: two numbers for each dimension, the last first.
+/// Pads with `value`. `amounts`: before and after for each dimension, the last dimension first.
 Variable pad(const Variable& x, const std::vector<std::int64_t>& amounts, double value, Pass& pass);
-/// Turned around along these dimensions.
+/// Reverses these dimensions.
 Variable flip(const Variable& x, const Dims& dims, Pass& pass);
 /// y[i, j, …] = x with index[i, j, …] in place of its number along `dim`. The index is int32, of
 /// x's shape but for that dimension; a number outside is Error(kUsage) on a CPU, on a GPU NaN.
@@ -249,23 +248,23 @@ Variable reshape(const Variable& x, const Shape& shape, Pass& pass);
 /// [N,H,W,C] → [N, C·H·W] in PyTorch's order; any other rank is only reshaped.
 Variable flatten(const Variable& x, Pass& pass);
 /// Keeps a value with probability 1 - p and scales it by 1/(1 - p) in training; the identity
-/// otherwise. Takes one number of pass.dropout_counter. `run` neighbouring values are kept or
-/// dropped together; it divides their number.
+/// otherwise. Increments pass.dropout_counter. Each `run` adjacent values are kept or dropped
+/// together; it must divide their number.
 Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run = 1);
 /// Dropout of whole samples: a sample's values all become 0 with probability p in training, or are
 /// all scaled by 1/(1 - p).
 Variable stochastic_depth(const Variable& x, double p, Pass& pass);
 /// The numbers of x in another floating format, without a gradient; itself where it is in that one.
 Tensor in_format(const Tensor& x, DType format, Backend& backend);
-/// Mean over the rows of logits[…,C] times `scale`; a scalar. labels: int32 […], of which
-/// kIgnoreIndex counts for nothing (0 where all do), or a probability of each class, […,C].
+/// Mean over the rows of logits[…,C] times `scale`; a scalar. labels: int32 […], where kIgnoreIndex
+/// is ignored (0 if all are), or a probability of each class, […,C].
 constexpr std::int32_t kIgnoreIndex = -100;
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing,
                        double scale, Pass& pass);
-/// use(first row, logits) for the products x[N,F]·weight[V,F]ᵀ of `rows` rows after the others, so
-/// that all are never there at once; with 0 of as many as have 2²⁴ numbers, on a GPU 2²⁶. Rows of
-/// many logits lie whole words apart: the logits are the first V columns of their tensor, the
-/// others padding (TargetLoss::classes), of which each number is `padding` if that is given.
+/// Computes logits x[N,F]·weight[V,F]ᵀ in chunks of `rows` rows and calls use(first row, logits)
+/// for each, so that they are never all in memory; 0: as many rows as have 2²⁴ elements, on a GPU
+/// 2²⁶. Long rows are aligned: the logits are the first V columns, the others padding
+/// (TargetLoss::classes), filled with `padding` if given.
 void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
                     const std::function<void(std::int64_t first, const View& logits)>& use,
                     std::optional<double> padding = {});
@@ -283,13 +282,13 @@ struct TargetLossSettings {
   double parameter = 0.0;        ///< γ of kFocal, δ of kHuber
   double label_smoothing = 0.0;  ///< of kCrossEntropy and kFocal
   Tensor class_weights = {};     ///< of these too: fp64 [C], or none
-  /// Of these too: a class number whose rows count for nothing; the loss is 0 where all do
+  /// Of these too: rows with this class index are ignored; the loss is 0 if all are
   std::optional<std::int32_t> ignore_index = {};
 };
 /// Mean over the rows of x[…,C] for kCrossEntropy and kFocal, otherwise over all elements, times
-/// `scale`; a scalar, in fp32 where x is in low precision. targets: floating, as large as x; or
-/// int32 […], numbers of classes, which stand for one-hot rows. With class weights w the mean over
-/// rows of numbers y is Σ w_y·l / Σ w_y, and 0 where that sum is 0; over other rows it stays Σ / N.
+/// `scale`; a scalar, in fp32 if x is in low precision. targets: floating, of x's shape; or int32
+/// […] class indices, equivalent to one-hot rows. With class weights w the mean for class indices y
+/// is Σ w_y·l / Σ w_y (0 if that sum is 0); for other targets it is Σ / N.
 Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings,
                      double scale, Pass& pass);
 

@@ -16,7 +16,7 @@
 #include "layers/functions.h"
 #include "layers/key_value_cache.h"
 
-// Attention over views: heads are read and written where they lie.
+// Attention. Heads are strided views, without copies.
 namespace starling::functions {
 
 namespace {
@@ -67,7 +67,7 @@ Variable attend_behind(std::string_view name, KeyValueCache& cache, const Heads&
   const KeyValueCache::Heads all = cache.append(heads[1], heads[2]);
   const Tensor y(pass.backend, out, q.dtype());
   const std::int64_t before = cache.tokens(), count = queries[2];
-  // A query behind others sees all keys that there are, and has no need of a mask.
+  // A single query attends to all keys, so it needs no mask.
   const std::int64_t at_once = before == 0 ? count : 1;
   for (std::int64_t i = 0; i < count; i += at_once) {
     AttentionForward args;
@@ -221,7 +221,7 @@ Variable rotary(const Variable& x, const Tensor& positions, double base, bool in
     fail(ExitCode::kUsage, "rotary",
          "x is {} {}, the positions {} {}; needed: floating rows of pairs, int32",
          name_of(x.dtype()), in.text(), name_of(positions.dtype()), at.text());
-  // The positions are neighbouring dimensions of x; those behind, and those before, repeat them.
+  // The positions' dimensions are adjacent in x; dimensions after and before them are broadcast.
   enum { kBehind, kWithin, kBefore } where = kBehind;
   std::int64_t repeat = 1;
   const int more = in.rank() - 1 - at.rank();

@@ -26,8 +26,8 @@ struct Program {
     leaves.push_back(x);
     return builder.tensor(value);
   }
-  /// The gradients of the leaves that are `wanted`, and what computes them: the program anew, from
-  /// the leaves and `dy`.
+  /// The gradients of the `wanted` leaves: a program that recomputes the chain from the leaves and
+  /// `dy`.
   struct Backward {
     ExpressionBuilder builder;
     Slot dy;
@@ -45,7 +45,7 @@ struct Program {
     }
     return result;
   }
-  /// Of the leaves that want a gradient. A comparison's operands want one in vain.
+  /// The leaves that have a gradient: not, for example, operands of a comparison.
   std::array<bool, kMapTensors> differentiable() const {
     std::array<bool, kMapTensors> result{};
     bool any = false;
@@ -55,14 +55,14 @@ struct Program {
     for (std::size_t k = 0; k < leaves.size(); ++k) result[k] = back.slots[k].has_value();
     return result;
   }
-  /// There is room for it, and for its gradients.
+  /// Whether it and its gradients fit into a program.
   bool fits(std::optional<double> factor = {}) const {
     if (!builder.fits()) return false;
     std::array<bool, kMapTensors> all{};
     std::fill_n(all.begin(), leaves.size(), true);
     return backward({}, all, factor).builder.fits();
   }
-  /// The leaves as a tape takes them: those that have no gradient want none.
+  /// The leaves as inputs of a node.
   std::vector<Variable> inputs() const {
     std::vector<Variable> result = leaves;
     const std::array<bool, kMapTensors> wanted = differentiable();
@@ -154,7 +154,7 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
   // The last of a pass is its last step.
   std::sort(whole.begin(), whole.end(),
             [](const Result& a, const Result& b) { return a.slot > b.slot; });
-  // In dy's place where nobody else has it: less memory.
+  // In place of dy if it is not shared: less memory.
   const bool passed = std::any_of(gradients.begin(), gradients.end(), [&](const Tensor& gradient) {
     return gradient && gradient.storage() == dy.storage();
   });
@@ -221,8 +221,7 @@ class Chain final : public LazyValue {
     const Tape::Scope scope(tape_, layer_);
     const std::vector<Variable> inputs = program.inputs();
     if (const std::optional<Expression> common = program.common_gradient()) {
-      // As of sums, ReLU, tanh: no leaf is kept, and the result is what whatever follows keeps,
-      // too.
+      // For sums, ReLU, tanh: no leaf is saved, only the result, which following nodes save anyway.
       std::vector<Shape> leaves;
       for (const Variable& leaf : inputs) leaves.push_back(leaf.shape());
       return tape_->record(name_, y, inputs, {},
@@ -244,7 +243,7 @@ class Chain final : public LazyValue {
       const Tensor dy = std::move(g.take_terms().front());
       go_back(g, *kept, shape, dy);
     });
-    if (lean_ && result.requires_grad()) result.set_remake(compute);
+    if (lean_ && result.requires_grad()) result.set_recompute(compute);
     return result;
   }
 
@@ -284,7 +283,7 @@ Shape broadcast(std::string_view name, const Shape& a, const Shape& b) {
 std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, const Shape& kept,
                                      const Shape& result, double factor, Pass& pass) {
   const Chain* const chain = chain_of(x, x.shape());
-  // One that somebody else holds is computed by itself: it may be read.
+  // A chain with another reference is computed separately, as its value may be read.
   if (!chain || x.lazy().use_count() > 1 || !chain->program().fits(factor)) return std::nullopt;
   const Program& program = chain->program();
   Reduce sum({}, {}, Tensor(pass.backend, kept, x.dtype()));

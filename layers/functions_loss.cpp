@@ -149,10 +149,10 @@ namespace {
 
 /// The loss and the gradients that are wanted, of some rows after the others.
 struct LossOfRows {
-  Tensor loss, factor;  ///< factor: rows that there are for each one that counts, 0 where none does
-  Tensor dx;            ///< empty where not wanted
+  Tensor loss, factor;  ///< factor: rows / rows that are not ignored; 0 if all are
+  Tensor dx;            ///< empty if not needed
 };
-/// `dweight`: where the weight's goes, empty where it is not wanted.
+/// `dweight`: receives the gradient of the weight; empty if not needed.
 LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
                         const Tensor& targets, std::int64_t rows, TargetLoss args, bool wants_x,
                         const Tensor& dweight) {
@@ -214,7 +214,7 @@ Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor
          targets.shape().text(), name_of(targets.dtype()));
   const std::int64_t n = targets.elements();
   if (rows <= 0) rows = rows_at_once(n, weight.shape[0], pass.lean);
-  // Where nobody else has, the sum is made in the memory of the weight's gradient.
+  // Accumulate in the memory of the weight's gradient, if it is available.
   const bool wants_weight = pass.tape && weight.trainable;
   std::shared_ptr<Tensor> dweight;
   if (wants_weight && pass.lean && pass.overwrites && !pass.recomputing)

@@ -30,10 +30,10 @@ void batch_norm_backward(BatchNormBackward back, RankSums* over, Gradients& g) {
   Tensor dresidual;
   if (g.wants(1)) {
     if (!back.rectifier.relu && terms.size() == 1) {
-      dresidual = terms[0];  // dy goes through as it is
+      dresidual = terms[0];  // unchanged
     } else {
-      // Written over a gradient term that nobody else holds, where there is one. A term's second
-      // handle is in `back`.
+      // Overwrite a gradient term that is not shared, if there is one. (`back` has a second
+      // handle.)
       for (const Tensor& term : terms) {
         if (!dresidual && term.storage().use_count() == 2) dresidual = term;
       }
@@ -41,8 +41,7 @@ void batch_norm_backward(BatchNormBackward back, RankSums* over, Gradients& g) {
       back.dresidual = dresidual;
     }
   }
-  // The gradient dx takes the place of a term or of x where nobody else holds it: less memory, and
-  // what is in the cache stays there.
+  // Write dx over a term or x if it is not shared: less memory, and better use of caches.
   for (const Tensor& term : terms) {
     if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2)
       back.dx = term;
@@ -175,7 +174,7 @@ Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Pa
   if (y.requires_grad() && pass.lean) {
     LayerNormForward again = args;
     again.y = Tensor();
-    y.set_remake([again, &backend = pass.backend] {
+    y.set_recompute([again, &backend = pass.backend] {
       LayerNormForward made = again;
       made.y = Tensor(backend, made.x.shape(), made.x.dtype());
       backend.layer_norm_forward(made);  // its statistics are what they were

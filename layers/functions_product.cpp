@@ -55,14 +55,14 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
       }
       bias_gradient(g.backend(), dy, db);
     };
-    // Begun first, the two run at once from their start on.
-    const bool beside = dw && g.wants(0) && g.beside(weights, {x_saved, dy});
+    // Issued before the gradient of x, so that the two overlap from the start.
+    const bool concurrent = dw && g.wants(0) && g.run_concurrently(weights, {x_saved, dy});
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
       g.backend().conv2d_backward_data({.dy = dy, .weight = w, .dx = dx, .window = window});
       g.set(0, std::move(dx));
     }
-    if (!beside) weights();
+    if (!concurrent) weights();
   };
   return pass.record("conv2d", args.y, {x}, {&weight, bias}, std::move(backward));
 }

@@ -14,7 +14,7 @@
 #include "layers/functions.h"
 #include "layers/functions_chain.h"
 
-// Reductions over dimensions, and what is made of them along one.
+// Reductions over dimensions, and functions based on them.
 namespace starling::functions {
 
 namespace {
@@ -42,7 +42,7 @@ Reduced reduced(std::string_view name, const Variable& x, const Dims& dims, bool
     result.kept[d] = 1;
   }
   if (dims.empty()) {
-    // PyTorch's: none stands for all.
+    // As in PyTorch: none means all.
     for (int d = 0; d < in.rank(); ++d)
       goes[static_cast<std::size_t>(d)] = true, result.kept[d] = 1;
     result.count = in.elements();

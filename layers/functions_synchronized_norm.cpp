@@ -8,8 +8,8 @@
 namespace starling::functions::detail {
 namespace {
 
-/// Two sums per channel beside each other, so that one exchange adds up both over the ranks. In
-/// fp64, so that a variance which is small beside the squares is left of their difference.
+/// Two sums per channel in one tensor, so that one exchange sums both over ranks. In fp64, so that
+/// a variance much smaller than the squares is not lost to cancellation.
 struct SumsOfChannels {
   Tensor both, first, second;
 

@@ -155,7 +155,7 @@ Variable expand(const Variable& x, const Shape& shape, Pass& pass) {
 Variable slice(const Variable& x, int dim, std::int64_t begin, std::int64_t end, Pass& pass) {
   const Shape& in = x.shape();
   const int d = dimension("slice", in, dim);
-  // Python's: from behind where negative, and no further than there are places.
+  // As in Python: negative indices count from the end, and are clamped.
   const auto place = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(i < 0 ? i + in[d] : i, 0, in[d]);
   };

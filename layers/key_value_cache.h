@@ -10,9 +10,9 @@
 
 namespace starling {
 
-/// Keys and values of the tokens so far, of all calls of attention in a pass: what the next tokens
-/// look at. A pass that has it among its extensions computes new tokens alone, behind the others;
-/// it has no tape. Of one model. Memory grows with the tokens.
+/// Keys and values of all attention calls for the tokens so far. A pass with this extension
+/// computes new tokens only, which attend to the cached ones; it must not have a tape. For one
+/// model. Memory grows with the number of tokens.
 class KeyValueCache : public PassExtension {
  public:
   /// Tokens so far.

@@ -41,7 +41,7 @@ Variable LanguageModel::hidden(const Variable& tokens, KeyValueCache& cache, Pas
   check_length(tokens.shape(), cache.tokens());
   Pass with = pass;
   with.extensions.push_back(&cache);
-  cache.advance(0);  // whatever became of the last pass
+  cache.advance(0);  // in case the last pass failed
   Variable result = body_->forward(tokens, with);
   cache.advance(tokens.shape().back());
   return result;

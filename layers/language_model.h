@@ -30,9 +30,9 @@ class LanguageModel : public Layer {
   struct Settings {
     std::int64_t vocab = 0, context = 0;
     bool tie = false;
-    double head_deviation = 0.02;  ///< of the initial values of a head of its own, lm_head.weight
+    double head_deviation = 0.02;  ///< of initial values of lm_head.weight, if it is not tied
     std::vector<std::string> left_out = {};  ///< see FileNames
-    /// Of several tokens the body computes the new ones alone, behind those of a KeyValueCache
+    /// The body supports KeyValueCache
     bool cached = false;
   };
   /// `body`: a layer whose first parameter is the table of tokens [vocab, width]; its tensors are
@@ -40,15 +40,16 @@ class LanguageModel : public Layer {
   LanguageModel(const Settings& settings, std::string name, std::unique_ptr<Layer> body)
       : settings_(settings), body_name_(std::move(name)), pending_(std::move(body)) {}
 
-  /// [N,T,width] after the last norm. Error(kUsage) where T is more than the context.
+  /// [N,T,width] after the last norm. Error(kUsage) if T exceeds the context.
   Variable hidden(const Variable& tokens, Pass& pass);
-  /// Of tokens behind those in the cache, which takes them in. Error(kUsage) where they are
-  /// together more than the context, or the pass has a tape. Only where cached().
+  /// For tokens that follow those in the cache, to which they are added. Error(kUsage) if together
+  /// they exceed the context, or the pass has a tape. Requires cached().
   Variable hidden(const Variable& tokens, KeyValueCache& cache, Pass& pass);
   /// [vocab, width]
   Parameter& head() { return *head_; }
   std::int64_t vocab() const { return settings_.vocab; }
-  /// Whether hidden() may be given a cache; without, a text is computed anew for each token.
+  /// Whether hidden() supports a cache; otherwise generation recomputes the whole text for each
+  /// token.
   bool cached() const { return settings_.cached; }
   /// The most tokens of a sequence.
   std::int64_t context() const { return settings_.context; }

@@ -102,7 +102,7 @@ void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::
   }
   require(is_floating(to.dtype()), "model", "{}: random initial values for a {} tensor", name,
           name_of(to.dtype()));
-  // By parts: there may be no room for all numbers in fp64.
+  // In parts, to limit the memory for fp64.
   constexpr std::int64_t kPart = std::int64_t{1} << 18;
   std::vector<double> numbers;
   for (std::int64_t first = 0; first < to.elements(); first += kPart) {

@@ -39,13 +39,12 @@ struct FirstSamples {
   }
 };
 
-/// What files of other programs hold of a model beside its own tensors.
+/// How files of other programs differ from a model's own tensors.
 struct FileNames {
-  std::string optional_prefix;  ///< of the model's names, which a file may lack: "transformer."
-  /// Ends of names of tensors that hold nothing learned.
+  std::string optional_prefix;  ///< prefix of names that a file may omit: "transformer."
+  /// Suffixes of names of tensors to ignore: they are not learned.
   std::vector<std::string> left_out = {};
-  /// A tensor that the model lacks, as it is one of the model's: {"lm_head.weight",
-  /// "transformer.wte.weight"}.
+  /// Names of tensors that equal one of the model's: {"lm_head.weight", "transformer.wte.weight"}.
   std::vector<std::pair<std::string, std::string>> copies = {};
 };
 /// Whether a tensor of a file is one of those that hold nothing learned.
@@ -115,20 +114,20 @@ class Layer {
   /// bad_shape() if `input` does not fit.
   virtual Shape build(const Shape& input);
   virtual Variable compute(const Variable& x, Pass& pass);
-  /// What a layer of several values has in place of these two. As they are they take one value.
+  /// Overridden instead of these two by layers with several inputs. By default they take one.
   virtual Shape build_several(Shapes inputs);
   virtual Variable compute_several(Values inputs, Pass& pass);
-  /// What the layer can do, asked before training begins. The default is what the built-in
-  /// operations can do; a layer with arithmetic of its own that can do less says so here, and is
-  /// refused elsewhere by name.
+  /// The layer's capabilities, checked before training. The default is those of the built-in
+  /// operations. A layer with its own kernels that supports less must override it, and is refused
+  /// where it is not supported.
   virtual LayerSupport support() const { return {}; }
 
-  /// Number of samples that begin_values() of this layer alone wants.
+  /// The number of samples that begin_values() of this layer needs.
   virtual std::int64_t wanted_samples() const { return 0; }
-  /// Initial values that are no draw: computed from the first training samples, or from what was
-  /// drawn. There may be fewer samples than were wanted, and none.
+  /// Initial values that are computed from the first training samples, or from random ones. There
+  /// may be fewer samples than requested, or none.
   virtual void begin_values(const FirstSamples& samples) { (void)samples; }
-  /// Hands a tensor's numbers, in memory order, to `change` and writes them back.
+  /// Passes a tensor's elements, in memory order, to `change` and writes them back.
   static void change_values(Parameter& parameter,
                             const std::function<void(std::vector<double>&)>& change);
 
@@ -172,11 +171,11 @@ class Layer {
 };
 
 using LayerRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&>;
-/// Layers of `sequential` by `type`; a maker reads the layer's keys (all but `type`).
+/// Layers of `sequential` by `type`; a registered function reads the layer's keys (all but `type`).
 LayerRegistry& layers();
-/// Models by `model.type`; a model is a layer that takes one input sample to what its task wants,
-/// such as scores {num_classes}. Makers read all keys but `type` and `num_classes` (which every
-/// model takes as given in ModelOutputs).
+/// Models by `model.type`: layers that map an input sample to the task's outputs, such as scores
+/// {num_classes}. A registered function reads all keys but `type` and `num_classes` (which is in
+/// ModelOutputs).
 struct ModelOutputs {
   std::int64_t num_classes = 10;  ///< 0: not known, as in a description
 };
@@ -223,9 +222,9 @@ class Model {
   /// Error(kUsage) where the model does not take samples of this shape, such as larger images in
   /// tests: names the layer. Found on shapes alone; the model has no memory afterwards.
   void check_takes(const Shape& input);
-  /// Takes the memory of all tensors away again.
+  /// Releases the memory of all tensors.
   void drop_memory();
-  /// How many samples initialise() wants.
+  /// The number of samples that initialise() needs.
   std::int64_t first_samples() const { return root_->first_samples(); }
   /// Writes initial values: number i of tensor k depends on (seed, k, i) alone, and where a layer
   /// says so on the samples.

@@ -6,8 +6,7 @@
 // What a pass in training may tell its batch norms, as extensions of it.
 namespace starling {
 
-/// Sums over ranks, from which batch norms take the statistics of all ranks' batches; without it
-/// each takes those of its own.
+/// Sums over ranks, for synchronised batch norms. Without it each rank uses its own statistics.
 class RankSums : public PassExtension {
  public:
   virtual int ranks() const = 0;
@@ -17,7 +16,7 @@ class RankSums : public PassExtension {
   virtual void sum(const Tensor& numbers) = 0;
 };
 
-/// Momentum of every batch norm's running statistics, in place of its own.
+/// Overrides the momentum of every batch norm's running statistics.
 class NormMomentum final : public PassExtension {
  public:
   explicit NormMomentum(double momentum) : value(momentum) {}

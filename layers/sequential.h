@@ -20,8 +20,8 @@ class Residual;
 class Sequential : public Layer {
  public:
   Sequential() = default;
-  /// Adds a layer behind those before; an empty name puts its tensors under this layer's own.
-  /// Without one it is named by its place, 0, 1, …, as in torch.nn.Sequential.
+  /// Appends a layer; an empty name puts its tensors under this layer's own. Without a name
+  /// argument it is named by its index, 0, 1, …, as in torch.nn.Sequential.
   void add(std::string name, std::unique_ptr<Layer> layer) {
     pending_.push_back({std::move(name), std::move(layer)});
   }

@@ -131,8 +131,8 @@ class GlobalAvgPool : public Layer {
   }
 };
 
-/// Any shape → {elements}; images in PyTorch's order C, H, W whatever the memory layout, so that
-/// weights of a following linear layer fit both.
+/// Any shape → {elements}. Images are flattened in PyTorch's order C, H, W, so that weights of a
+/// following linear layer are compatible.
 class Flatten : public Layer {
  protected:
   Shape build(const Shape& input) override { return {input.elements()}; }

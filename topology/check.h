@@ -20,11 +20,11 @@ struct TopologyReport {
   bool exact = false;
 };
 
-/// Kinds of topology that an algorithm asks for, beside what check_topology() asks of every one.
+/// What an algorithm requires of its topology, in addition to check_topology().
 enum class TopologyKind : std::uint8_t {
-  kNone,              ///< there is none
+  kNone,              ///< no topology
   kDoublyStochastic,  ///< any that keeps the mean
-  /// Columns sum to 1, rows need not: what ranks send is whole, not what they receive
+  /// Columns sum to 1, rows need not
   kColumnStochastic,
   kSymmetric,       ///< W_ij = W_ji in every round
   kSymmetricFixed,  ///< and the same round in every step

@@ -184,8 +184,7 @@ std::unique_ptr<Topology> make_custom(ConfigSection& section, const RankLayout& 
       "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
       "beside \"rows\" or \"groups\" these number nodes",
       R"([[{"ranks": [0, 1]}, {"ranks": [2, 3]}], [{"ranks": [0, 2]}, {"ranks": [1, 3]}]])");
-  // One rank is the identity whatever the list says, so that a config can be tried without
-  // mpirun.
+  // A single rank always uses the identity, so that a config can be tried without mpirun.
   if (site.ranks == 1 && !rounds.is_null()) return std::make_unique<RoundTable>(1);
   return std::make_unique<RoundTable>(site.ranks, CustomReader(section, site.ranks).read(rounds));
 }

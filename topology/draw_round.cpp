@@ -13,7 +13,7 @@
 namespace starling {
 namespace {
 
-/// Places where the ranks lie: clockwise from the top.
+/// Positions of ranks on a circle: clockwise from the top.
 class Circle {
  public:
   Circle(Point corner, int ranks)
@@ -52,7 +52,7 @@ std::string polygon_points(const std::vector<Point>& points) {
   return text;
 }
 
-/// Groups of ranks, or of nodes: `place` says where number i lies.
+/// Draws groups of ranks or nodes; `place` gives the position of number i.
 template <class Place>
 void draw_groups(Picture& picture, const std::vector<Group>& groups, int units, const Place& place,
                  std::vector<const char*>& colour_of) {

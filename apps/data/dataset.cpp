@@ -73,7 +73,7 @@ FirstSamples first_samples(const Dataset& dataset, std::int64_t count) {
   return result;
 }
 
-std::string absurd_numbers(const Dataset& dataset) {
+std::string implausible_values(const Dataset& dataset) {
   constexpr std::int64_t kLooked = 4096;
   const DatasetInfo info = dataset.info();
   const SampleMemory sample(info);

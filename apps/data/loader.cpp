@@ -29,14 +29,14 @@
 namespace starling {
 namespace {
 
-/// One batch in the training loop's hands, and two ahead of it.
+/// One batch in use by the training loop, and two loaded ahead.
 constexpr std::size_t kSlots = 3;
-/// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose
-/// default is half of this.
+/// After this long an upload is taken for stuck: twice the default of sync.timeout_s, within which
+/// any exchange that the device waits for has ended.
 constexpr std::chrono::seconds kUploadLimit{600};
-constexpr std::chrono::microseconds kUploadLook{100};
-// Time after which a loader is called late, at first; then after twice as long, and so on.
-constexpr std::chrono::seconds kLoaderLate{10};
+constexpr std::chrono::microseconds kUploadPoll{100};
+/// First warning about a late batch; the interval doubles after each.
+constexpr std::chrono::seconds kLateWarning{10};
 
 EpochInputs inputs_of(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
   return {.seed = settings.seed,
@@ -52,22 +52,57 @@ std::shared_ptr<const Sampler> sampler_of(const LoaderSettings& settings) {
   return settings.sampler ? settings.sampler : make_shuffle_sampler();
 }
 
-void check_apart(std::span<const std::int64_t> own, std::span<const std::int64_t> others,
-                 const EpochInputs& of_other, int rank, std::int64_t count) {
-  std::vector<char> taken(static_cast<std::size_t>(of_other.samples), 0);
+/// Error(kUsage) if this rank and another have a sample in common among their first `count`.
+void check_disjoint(std::span<const std::int64_t> own, std::span<const std::int64_t> others,
+                    const EpochInputs& inputs_of_other, int rank, std::int64_t count) {
+  std::vector<char> taken(static_cast<std::size_t>(inputs_of_other.samples), 0);
   for (const std::int64_t sample : own.first(static_cast<std::size_t>(count)))
     taken[static_cast<std::size_t>(sample)] = 1;
   for (const std::int64_t sample : others.first(static_cast<std::size_t>(count))) {
     if (taken[static_cast<std::size_t>(sample)] == 0) continue;
-    fail(ExitCode::kUsage, "sampler", {.key = fmt::format("epoch {}", of_other.epoch)},
+    fail(ExitCode::kUsage, "sampler", {.key = fmt::format("epoch {}", inputs_of_other.epoch)},
          "ranks {} and {} both have sample {}; each is one rank's, by EpochInputs::rank",
-         std::min(rank, of_other.rank), std::max(rank, of_other.rank), sample);
+         std::min(rank, inputs_of_other.rank), std::max(rank, inputs_of_other.rank), sample);
   }
 }
+
+/// A micro-batch of a run, both counted from 0.
+struct Position {
+  std::int64_t epoch = 0, batch = 0;
+  friend bool operator==(const Position&, const Position&) = default;
+};
 
 }  // namespace
 
 struct Loader::State {
+  const LoaderSettings settings;
+  const std::int64_t samples;  ///< of the training set
+  const std::int64_t batches_per_epoch = samples / settings.ranks / settings.batch_size;
+  std::vector<std::vector<std::int64_t>> shares;  ///< each rank's samples; empty: not partitioned
+  std::unique_ptr<BatchMaker> maker;
+  Tracer* tracer;
+  std::array<BatchMaker::Slot, kSlots> slots;
+
+  // Of the loader thread: set by make_order() for the epoch that it is loading.
+  std::vector<std::int64_t> draws;  ///< indices for augmentation's draws; empty: the samples'
+  std::vector<double> loss_shares;  ///< of the micro-batches; empty: none
+
+  /// Guards the members below. A slot belongs to the thread that has taken its index out of a
+  /// queue.
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::size_t> free, ready;
+  Position next_to_load, next_to_return;
+  std::uint64_t generation = 0;  ///< counts restarts; batches of an earlier one are discarded
+  std::exception_ptr error;      ///< thrown after the batches loaded before it are returned
+  bool stopping = false;
+
+  // Of the training loop.
+  double wait_seconds = 0.0;
+  std::size_t current = kSlots;  ///< the slot that next() returned; kSlots: none
+
+  std::thread thread;
+
   State(const Dataset& set, const LoaderSettings& loader_settings, Backend& device, DType dtype)
       : settings(loader_settings),
         samples(set.info().train_samples),
@@ -86,9 +121,8 @@ struct Loader::State {
              .threads = loader_settings.threads},
             device)),
         tracer(Tracer::current()) {
-    if (settings.dirichlet_alpha > 0.0) {
-      parts = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
-    }
+    if (settings.dirichlet_alpha > 0.0)
+      shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
     for (std::size_t i = 0; i < kSlots; ++i) {
       slots[i] = maker->make_slot();
       free.push_back(i);
@@ -105,78 +139,72 @@ struct Loader::State {
     for (BatchMaker::Slot& slot : slots) {
       try {
         maker->settle(slot);
-      } catch (...) {  // an error of earlier work on the device; whoever cares has asked before
+      } catch (...) {  // an error of earlier work on the device, which its own waits report
       }
     }
   }
 
-  struct Position {
-    std::int64_t epoch = 0, batch = 0;
-    friend bool operator==(const Position&, const Position&) = default;
-  };
-
   std::int64_t batches_in(std::int64_t epoch) const {
-    return epoch == settings.continued_epoch ? settings.rest_batches : batches;
+    return epoch == settings.continued_epoch ? settings.rest_batches : batches_per_epoch;
   }
-  Position at(Position position) const {
+  /// Carries batches beyond the end of an epoch over to the following ones.
+  Position normalised(Position position) const {
     while (position.batch >= batches_in(position.epoch))
       position = {position.epoch + 1, position.batch - batches_in(position.epoch)};
     return position;
   }
-  Position after(Position position) const { return at({position.epoch, position.batch + 1}); }
+  Position following(Position position) const {
+    return normalised({position.epoch, position.batch + 1});
+  }
 
-  /// Of the loader's thread, as `draws` is.
-  std::vector<std::int64_t> order_of(std::int64_t epoch) {
-    EpochInputs inputs = inputs_of(samples, settings, epoch);
-    const bool parted = !parts.empty();
-    const auto part_of = [&](int rank) {
-      return parted ? std::span<const std::int64_t>(parts[static_cast<std::size_t>(rank)])
-                    : std::span<const std::int64_t>();
-    };
-    inputs.share = part_of(settings.rank);
+  /// This rank's samples of an epoch in order; sets `draws` and `loss_shares`.
+  std::vector<std::int64_t> make_order(std::int64_t epoch) {
     const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
-    std::vector<std::int64_t> left;
-    // Shares of ranks are dealt anew, so nothing of them is taken.
-    if (epoch == settings.continued_epoch && !settings.taken.empty() && !parted &&
-        sampler->takes_rest()) {
-      left = left_of_epoch(*sampler, inputs, settings.taken);
-      inputs.left = left;
-    }
+    const bool partitioned = !shares.empty();
+    std::vector<std::int64_t> remaining;  // of an epoch that other ranks began
+    const auto inputs_of_rank = [&](int rank) {
+      EpochInputs inputs = inputs_of(samples, settings, epoch);
+      inputs.rank = rank;
+      if (partitioned) inputs.share = shares[static_cast<std::size_t>(rank)];
+      inputs.left = remaining;
+      return inputs;
+    };
+    // Of a partition the new ranks' shares are other samples, so the epoch starts over.
+    if (epoch == settings.continued_epoch && !settings.taken.empty() && !partitioned &&
+        sampler->takes_rest())
+      remaining = left_of_epoch(*sampler, inputs_of_rank(settings.rank), settings.taken);
+
     const std::int64_t needed = batches_in(epoch) * settings.batch_size;
-    std::vector<std::int64_t> order = dealt(*sampler, inputs, needed);
+    const auto order_of_rank = [&](int rank) {
+      return dealt(*sampler, inputs_of_rank(rank), needed);
+    };
+    std::vector<std::int64_t> order = order_of_rank(settings.rank);
     if (settings.loss_shares) {
-      loss_shares =
-          settings.loss_shares->of_epoch(epoch, batches_in(epoch), settings.rank, [&](int rank) {
-            if (rank == settings.rank) return order;
-            EpochInputs of_other = inputs;
-            of_other.rank = rank;
-            of_other.share = part_of(rank);
-            return dealt(*sampler, of_other, needed);
-          });
+      loss_shares = settings.loss_shares->of_epoch(
+          epoch, batches_in(epoch), settings.rank,
+          [&](int rank) { return rank == settings.rank ? order : order_of_rank(rank); });
     }
     draws.clear();
-    if (sampler->repeats()) {  // places in the whole epoch, which no two ranks share
-      const std::int64_t gone =
-          inputs.left.empty() ? 0 : samples - static_cast<std::int64_t>(left.size());
+    if (sampler->repeats()) {
+      // A sample may occur several times: draw by its position in the whole epoch, which is unique.
+      const auto taken =
+          remaining.empty() ? 0 : samples - static_cast<std::int64_t>(remaining.size());
       for (std::int64_t k = 0; k < needed; ++k)
-        draws.push_back(gone + settings.rank + k * settings.ranks);
-      return order;
-    }
-    // One other rank an epoch, each in turn: a sampler may give all ranks the same.
-    if (settings.ranks > 1 && !parted) {
-      const auto apart = static_cast<int>(1 + epoch % (settings.ranks - 1));
-      inputs.rank = (settings.rank + apart) % settings.ranks;
-      check_apart(order, dealt(*sampler, inputs, needed), inputs, settings.rank, needed);
+        draws.push_back(taken + settings.rank + k * settings.ranks);
+    } else if (settings.ranks > 1 && !partitioned) {
+      // Against samplers that ignore the rank: compare with one other rank in each epoch, in turn.
+      const auto distance = static_cast<int>(1 + epoch % (settings.ranks - 1));
+      const int other = (settings.rank + distance) % settings.ranks;
+      check_disjoint(order, order_of_rank(other), inputs_of_rank(other), settings.rank, needed);
     }
     return order;
   }
 
-  /// Drops what was prepared and prepares from `position` on. What the thread is at right now
-  /// carries an old generation and is dropped too.
+  /// Discards loaded batches, and the one being loaded, and loads from `position` on.
   void restart(Position position) {
     const std::lock_guard lock(mutex);
     ++generation;
-    next_to_make = next_to_give = position;
+    next_to_load = next_to_return = position;
     free.insert(free.end(), ready.begin(), ready.end());
     ready.clear();
     error = nullptr;
@@ -184,8 +212,8 @@ struct Loader::State {
     changed.notify_all();
   }
 
-  /// Waits until the device has read what the slot held, without holding up the thread that issues
-  /// its work. False where the loader ends meanwhile.
+  /// Waits until the device has read the slot's last batch. Polls, so that the thread that issues
+  /// the device's work is not held up. Returns false if the loader is being destroyed.
   bool wait_until_writable(const BatchMaker::Slot& slot, const Position& position) {
     if (maker->writable(slot)) return true;
     const TraceSpan span("wait for the upload", {}, TraceLane::kLoader);
@@ -198,14 +226,15 @@ struct Loader::State {
              kUploadLimit.count(), position.batch, position.epoch);
       }
       std::unique_lock lock(mutex);
-      if (changed.wait_for(lock, kUploadLook, [&] { return stopping; })) return false;
+      if (changed.wait_for(lock, kUploadPoll, [&] { return stopping; })) return false;
     }
     return true;
   }
 
+  /// The loader thread.
   void work() {
     Tracer::install(tracer);
-    std::vector<std::int64_t> order;
+    std::vector<std::int64_t> order;  // of `order_epoch`
     std::int64_t order_epoch = -1;
     std::unique_lock lock(mutex);
     for (;;) {
@@ -213,8 +242,8 @@ struct Loader::State {
       if (stopping) return;
       const std::size_t index = free.front();
       free.pop_front();
-      const Position position = next_to_make;
-      const std::uint64_t made_for = generation;
+      const Position position = next_to_load;
+      const std::uint64_t started_in = generation;
       lock.unlock();
 
       std::exception_ptr caught;
@@ -222,15 +251,14 @@ struct Loader::State {
         if (!wait_until_writable(slots[index], position)) return;
         const TraceSpan span("load", {}, TraceLane::kLoader);
         if (order_epoch != position.epoch) {
-          order = order_of(position.epoch);
+          order = make_order(position.epoch);
           order_epoch = position.epoch;
         }
-        const std::span<const std::int64_t> own(order.data() + position.batch * settings.batch_size,
-                                                static_cast<std::size_t>(settings.batch_size));
+        const auto first = static_cast<std::size_t>(position.batch * settings.batch_size),
+                   count = static_cast<std::size_t>(settings.batch_size);
+        const std::span<const std::int64_t> own(order.data() + first, count);
         ImageChange change = image_change(settings.augment, settings.seed, position.epoch);
-        if (!draws.empty())
-          change.set_draws(std::span(draws).subspan(
-              static_cast<std::size_t>(position.batch * settings.batch_size), own.size()));
+        if (!draws.empty()) change.set_draws(std::span(draws).subspan(first, count));
         if (!loss_shares.empty())
           slots[index].share = loss_shares[static_cast<std::size_t>(position.batch)];
         maker->fill(slots[index], own, change);
@@ -240,7 +268,7 @@ struct Loader::State {
       }
 
       lock.lock();
-      if (made_for != generation) {
+      if (started_in != generation) {
         free.push_back(index);
         continue;
       }
@@ -249,33 +277,11 @@ struct Loader::State {
         error = caught;
       } else {
         ready.push_back(index);
-        next_to_make = after(position);
+        next_to_load = following(position);
       }
       changed.notify_all();
     }
   }
-
-  const LoaderSettings settings;
-  const std::int64_t samples;
-  const std::int64_t batches = samples / settings.ranks / settings.batch_size;
-  std::vector<std::vector<std::int64_t>> parts;  ///< dirichlet: each rank's samples
-  std::unique_ptr<BatchMaker> maker;
-  Tracer* tracer;
-  std::array<BatchMaker::Slot, kSlots> slots;
-  /// What stands for the epoch's samples in what is drawn; empty: they do themselves
-  std::vector<std::int64_t> draws;
-  std::vector<double> loss_shares;  ///< of the epoch's micro-batches, or empty
-
-  std::mutex mutex;  ///< guards what follows; a slot belongs to whoever took its index
-  std::condition_variable changed;
-  std::deque<std::size_t> free, ready;
-  Position next_to_make, next_to_give;
-  std::uint64_t generation = 0;
-  std::exception_ptr error;  ///< thrown once the batches made before it are given
-  bool stopping = false;
-  double waited = 0.0;        ///< of the training loop alone: take_wait_seconds()
-  std::size_t held = kSlots;  ///< the slot in the training loop's hands; kSlots: none
-  std::thread thread;
 };
 
 Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend,
@@ -296,27 +302,27 @@ Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& 
 
 Loader::~Loader() = default;
 
-std::int64_t Loader::batches_per_epoch() const { return state_->batches; }
+std::int64_t Loader::batches_per_epoch() const { return state_->batches_per_epoch; }
 
 void Loader::start(std::int64_t epoch, std::int64_t batch) {
   require(epoch >= 0 && batch >= 0, "loader", "start at epoch {}, batch {}", epoch, batch);
-  state_->restart(state_->at({epoch, batch}));
+  state_->restart(state_->normalised({epoch, batch}));
 }
 
 void Loader::skip_to_epoch(std::int64_t epoch) {
-  const State::Position wanted = state_->at({epoch, 0});
-  // At an epoch's end, where nothing is left out, what is prepared already is right.
-  if (state_->thread.joinable() && state_->next_to_give == wanted) return;
-  state_->restart(wanted);
+  const Position target = state_->normalised({epoch, 0});
+  // After an epoch's last batch the loaded ones are of the next epoch already.
+  if (state_->thread.joinable() && state_->next_to_return == target) return;
+  state_->restart(target);
 }
 
 void Loader::advance() {
   State& state = *state_;
-  if (!state.thread.joinable()) state.restart(state.at({0, 0}));
+  if (!state.thread.joinable()) state.restart(state.normalised({0, 0}));
   std::unique_lock lock(state.mutex);
-  if (state.held != kSlots) {
-    state.maker->release(state.slots[state.held]);
-    state.free.push_back(std::exchange(state.held, kSlots));
+  if (state.current != kSlots) {
+    state.maker->release(state.slots[state.current]);
+    state.free.push_back(std::exchange(state.current, kSlots));
     state.changed.notify_all();
   }
   const auto ready = [&] { return !state.ready.empty() || state.error; };
@@ -324,34 +330,35 @@ void Loader::advance() {
     const TraceSpan span("wait for data");
     const auto begin = std::chrono::steady_clock::now();
     FlightRecorder::instance().note(FlightEvent::kLoad);
-    for (auto limit = kLoaderLate; !state.changed.wait_for(lock, limit, ready); limit *= 2) {
+    for (auto limit = kLateWarning; !state.changed.wait_for(lock, limit, ready); limit *= 2) {
       const int on_disk = process_state(::getpid()).on_disk;
       log::warning(
           "the data loader is late: waited {:.0f} s for batch {} of epoch {}{}; look at the disk "
           "or the network that data.path is on",
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-          state.next_to_give.batch, state.next_to_give.epoch,
+          state.next_to_return.batch, state.next_to_return.epoch,
           on_disk == 0 ? ""
                        : fmt::format(", {} of this process's threads wait for a disk", on_disk));
     }
     FlightRecorder::instance().note(FlightEvent::kLoaded);
-    state.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    state.wait_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   if (state.ready.empty()) std::rethrow_exception(state.error);
-  state.held = state.ready.front();
+  state.current = state.ready.front();
   state.ready.pop_front();
-  state.next_to_give = state.after(state.next_to_give);
+  state.next_to_return = state.following(state.next_to_return);
   lock.unlock();
-  state.maker->send(state.slots[state.held]);
+  state.maker->send(state.slots[state.current]);
 }
 
-double Loader::take_wait_seconds() { return std::exchange(state_->waited, 0.0); }
+double Loader::take_wait_seconds() { return std::exchange(state_->wait_seconds, 0.0); }
 
 const Batch& Loader::make() {
   State& state = *state_;
-  require(state.held != kSlots, "loader", "a batch was to be made before the first was taken");
-  state.maker->make(state.slots[state.held]);
-  return state.slots[state.held].batch;
+  require(state.current != kSlots, "loader", "a batch was to be made before the first was taken");
+  state.maker->make(state.slots[state.current]);
+  return state.slots[state.current].batch;
 }
 
 void Loader::upload_ahead() {
@@ -361,16 +368,16 @@ void Loader::upload_ahead() {
     const std::lock_guard lock(state.mutex);
     if (!state.ready.empty()) following = state.ready.front();
   }
-  // The thread leaves what is ready alone.
+  // Without the lock: the loader thread does not touch ready slots.
   if (following != kSlots) state.maker->upload(state.slots[following]);
 }
 
 namespace {
 
-/// A view of test images as what an epoch does to training's.
-class ShownView final : public Augmenter {
+/// Shows a test view as if it were an augmentation.
+class ViewAugmenter final : public Augmenter {
  public:
-  explicit ShownView(const TestView& view) : view_(view) {}
+  explicit ViewAugmenter(const TestView& view) : view_(view) {}
   void apply(const SampleRandom&, AugmentedImage& image) const override {
     image.change(step_of(view_, image.shape()[0], image.shape()[1]));
   }
@@ -386,20 +393,20 @@ struct EvaluationLoader::State {
   BatchMaker::Slot slot;
   const Dataset* dataset = nullptr;
   Dataset::Split split = Dataset::Split::kTest;
-  std::vector<std::int64_t> samples;
-  /// `count`: samples of the batch, which ends at position
+  std::vector<std::int64_t> samples;  ///< of this rank
+  /// The current batch is the `count` samples before `position`.
   std::int64_t batch_size = 1, position = 0, count = 0;
   std::int64_t left_out = 0;
   std::vector<TestView> views;
-  std::vector<Augmenters> changes;  ///< by view
+  std::vector<Augmenters> augmenters;  ///< by view
   Batch batch;
 
   const Batch& make(std::size_t view) {
     maker->release(slot);
-    // Waits for the copy of the batch before alone, not for the work on it
+    // Waits for the previous batch's upload only, not for the computation on it
     maker->wait_until_writable(slot);
     maker->fill(slot, {samples.data() + position - count, static_cast<std::size_t>(count)},
-                image_change(changes[view], 0, 0));
+                image_change(augmenters[view], 0, 0));
     maker->send(slot);
     maker->make(slot);
     batch = slot.batch;
@@ -440,9 +447,9 @@ EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_si
   state_->slot = state_->maker->make_slot();
   state_->views = views.empty() ? std::vector<TestView>{TestView{}} : std::move(views);
   for (const TestView& view : state_->views) {
-    Augmenters& change = state_->changes.emplace_back();
+    Augmenters& augmenters = state_->augmenters.emplace_back();
     if (view.down != 0 || view.right != 0 || view.mirrored)
-      change.push_back(std::make_shared<ShownView>(view));
+      augmenters.push_back(std::make_shared<ViewAugmenter>(view));
   }
 }
 
@@ -462,7 +469,7 @@ const Batch* EvaluationLoader::next() {
     if (good == end) return &batch;
     state.left_out += end - good;
     state.samples.erase(good, end);
-    state.position -= state.count;  // the batch is made again, without them
+    state.position -= state.count;  // repeat the batch without them
   }
   state.position = 0;
   return nullptr;

@@ -16,64 +16,61 @@ namespace starling {
 
 class LossShares;
 
-/// Class numbers that mixed batches hold shares of each class for instead, since an image is of two
-/// classes then.
+/// With mixup and the like an image belongs to several classes: the tensor of class numbers is
+/// replaced by one of the classes' shares.
 struct SoftTarget {
-  std::string tensor;        ///< a scalar int32 of each sample; empty: there are none
-  std::int64_t classes = 0;  ///< fp32 [classes] takes its place
+  std::string tensor;        ///< int32 scalar of each sample; empty: there is none
+  std::int64_t classes = 0;  ///< the replacement is fp32 [classes]
 };
 
-/// How training samples become batches; their order is that of semantics.md section 9.
+/// How training samples become batches. semantics.md, section 9, defines their order.
 struct LoaderSettings {
   std::uint64_t seed = 1;
   bool shuffle = true;
   Augmenters augment;
-  SoftTarget soft_target;  ///< needed where `augment` mixes images
-  /// null: `shuffle`. Knows the complexities before start()
-  std::shared_ptr<const Sampler> sampler;
-  double dirichlet_alpha = 0.0;  ///< > 0: `data.partition` dirichlet
-  std::int64_t batch_size = 1;   ///< of one micro-batch on one rank
-  /// Of images, in pixels; 0: as the data set declares them
-  std::int64_t side = 0;
+  SoftTarget soft_target;                  ///< needed if `augment` mixes images
+  std::shared_ptr<const Sampler> sampler;  ///< null: `shuffle`. Has its complexities before start()
+  double dirichlet_alpha = 0.0;            ///< of data.partition; 0: samples are not partitioned
+  std::int64_t batch_size = 1;             ///< of one micro-batch on one rank
+  std::int64_t side = 0;  ///< of images, in pixels; 0: as the data set declares them
   int rank = 0, ranks = 1;
-  std::shared_ptr<const LossShares> loss_shares;  ///< needed where targets are ignored
-  /// Other ranks began this epoch, and took so much of it; each rank makes so many batches of the
-  /// rest. By default none.
+  std::shared_ptr<const LossShares> loss_shares;  ///< needed if targets may be ignored
+  /// An epoch (-1: none) that another number of ranks began: `taken` is what they used of it, and
+  /// each rank makes rest_batches from what remains.
   std::int64_t continued_epoch = -1, rest_batches = 0;
   std::vector<TakenBatches> taken;
-  bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
-  int threads = 1;           ///< that read and decode samples, beside the training loop's
+  bool fixed_place = false;  ///< all batches at one device address, so that graphs can read them
+  int threads = 1;           ///< for reading and decoding, in addition to the training loop's
 };
 
-/// Prepares batches on its own thread, some ahead of the training loop. Memory for batches is taken
-/// once and reused. An error on the thread (a bad label, say) is thrown by the next call of next().
+/// Loads batches ahead of the training loop on a thread of its own. Memory is allocated once and
+/// reused. An error on that thread (a bad label, say) is thrown by next(), after the batches before
+/// it.
 class Loader {
  public:
   Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend, DType dtype);
   ~Loader();
-  /// floor(floor(S/n) / batch_size), the same on all ranks; of a continued one its rest
+  /// floor(floor(samples / ranks) / batch_size), the same on all ranks.
   std::int64_t batches_per_epoch() const;
-  /// Starts at a micro-batch of an epoch (0-based); called before the first next() and on resume.
+  /// Sets the position, counted from 0. Called before the first next(), and on resume.
   void start(std::int64_t epoch, std::int64_t batch);
-  /// The next micro-batch; goes on with the following epoch by itself. `micro_batches_used` of an
-  /// epoch is decided by the caller: skip_to_epoch() leaves the rest of an epoch out. The batch
-  /// stays valid until the next call.
+  /// The next micro-batch, valid until the next call. Continues with the next epoch at an epoch's
+  /// end; skip_to_epoch() ends one early.
   const Batch& next() {
     advance();
     return make();
   }
-  /// The first half of next(): goes on to the next micro-batch, and leaves the rest to make(), such
-  /// as to crop, flip and normalise images.
+  /// First half of next(): waits for the next micro-batch and sends its samples to the device.
   void advance();
-  /// The second half; again, as often as it is called. With a fixed place this may be captured, and
-  /// a graph then makes whichever micro-batch advance() has gone on to.
+  /// Second half of next(): makes the batch of them, such as by cropping and normalising images.
+  /// May be repeated. With fixed_place a graph can capture it, and makes the batch that advance()
+  /// last went to.
   const Batch& make();
-  /// Begins to copy the batch after this one to the device, if it is ready: called once a step's
-  /// work has been issued, so that the copy runs while the device computes. Where it is not called,
-  /// next() copies.
+  /// Starts uploading the following batch, if it has been loaded. To be called after a step's work
+  /// has been issued, so that the copy overlaps with it; otherwise advance() uploads.
   void upload_ahead();
   void skip_to_epoch(std::int64_t epoch);
-  /// Seconds that advance() has waited for a batch to be ready, since the last call.
+  /// Seconds that advance() waited for a batch to be loaded, since the last call.
   double take_wait_seconds();
 
  private:
@@ -81,22 +78,22 @@ class Loader {
   std::unique_ptr<State> state_;
 };
 
-/// This rank's share of the test set, or of the training set as it would be tested: every sample
-/// exactly once over all ranks, in order, no augmentation; the last batch may be short. Test
-/// samples that the data set leaves out (Dataset::left_out) are none, from when they are met on.
+/// Reads this rank's share of the test set, or of the training set as it would be tested: every
+/// sample exactly once over all ranks, in order, not augmented. The last batch may be smaller. Test
+/// samples that cannot be read (Dataset::left_out()) are skipped.
 class EvaluationLoader {
  public:
-  /// `views`: how each image is shown, of test_views(); none: as it is.
+  /// `views`: how each image is shown, see test_views(); empty: once, unchanged.
   EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks,
                    Backend& backend, DType dtype, int threads = 1, std::vector<TestView> views = {},
                    Dataset::Split split = Dataset::Split::kTest);
   ~EvaluationLoader();
-  /// The next batch, in its first view, or null at the end (then it starts over).
+  /// The next batch in its first view; null at the end, after which it starts over.
   const Batch* next();
-  const std::vector<TestView>& views() const;     ///< one or more
-  std::int64_t left_out() const;                  ///< of this rank's share, so far
-  std::span<const std::int64_t> samples() const;  ///< numbers of the last batch's samples
-  /// The same samples in another view; takes the place of the batch that was given before.
+  const std::vector<TestView>& views() const;     ///< at least one
+  std::int64_t left_out() const;                  ///< samples skipped so far by this rank
+  std::span<const std::int64_t> samples() const;  ///< indices of the current batch's samples
+  /// The current batch in another view, which replaces the one returned before.
   const Batch& shown(std::size_t view);
 
  private:
@@ -104,8 +101,8 @@ class EvaluationLoader {
   std::unique_ptr<State> state_;
 };
 
-/// Which samples the loader takes in an epoch, in order, without data.partition: with `shuffle`
-/// positions i, i+n, … of the epoch's permutation for rank i, floor(S/n) of them.
+/// This rank's samples of an epoch in order, without data.partition. With `shuffle`: positions
+/// rank, rank + ranks, … of the epoch's permutation, floor(samples / ranks) of them.
 std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings,
                                         std::int64_t epoch);
 

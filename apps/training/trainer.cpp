@@ -89,7 +89,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
                                              length_.stretches().back().step) +
                                     batch / config_.length.accumulate;
           const Part of = part(part_of(step));
-          return step - of.first < of.algorithm.equality.means_before;
+          return step - of.first < of.algorithm.equality.mean_gradients_before;
         });
   size_loader(0);
   evaluation_loader_ = std::make_unique<EvaluationLoader>(
@@ -360,7 +360,8 @@ double Trainer::rate(std::int64_t step) const {
          "the rate of update {} is {}; it must be a number of 0 or more", planned, lr);
   }
   return lr * batch *
-         (step - (step < of.first ? of.began : of.first) < of.algorithm.equality.means_before
+         (step - (step < of.first ? of.began : of.first) <
+                  of.algorithm.equality.mean_gradients_before
               ? 1.0
               : config_.sync.lr_scale);
 }

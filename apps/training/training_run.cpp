@@ -196,7 +196,7 @@ void TrainingRun::check_finite() {
 
 void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
   const std::string numbers =
-      images_of(config_.data.info).pictures ? "" : absurd_numbers(*config_.data.dataset);
+      images_of(config_.data.info).pictures ? "" : implausible_values(*config_.data.dataset);
   if (loss_step >= 0) {
     fail_on_all_ranks(ExitCode::kDiverged, "trainer", {.step = loss_step},
                       "training diverged: the loss of step {} is not a finite number; {}use a "

@@ -70,7 +70,8 @@ Digests digests_of(const Trainer& trainer) {
       digests.all += checksum(state.data(), state.size());
     }
     for (std::size_t k = 0;
-         k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(equality.kept)); ++k) {
+         k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(equality.equal_states));
+         ++k) {
       digests.names.push_back(fmt::format("sync.{}, bucket {}", buckets[b].sync[k].name, b));
       const HostBytes kept(buckets[b].sync[k].numbers);
       digests.all += checksum(kept.data(), kept.size());

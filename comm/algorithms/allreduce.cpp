@@ -15,11 +15,11 @@ namespace {
 
 /// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready,
 /// in place; buckets whose sum has arrived are updated in order, without ever blocking the backward
-/// pass. Where only streams wait, an update is issued behind its sum at once.
+/// pass. On devices, where only streams wait, an update is issued right after its sum.
 class AllReduce final : public Algorithm {
  public:
-  /// `share`: what a rank's gradients are multiplied by. `exchange`: what makes their sum, in
-  /// memory of its own; of kind kNone the sum is over all ranks and in place.
+  /// `share`: factor on a rank's gradients. `exchange`: computes their sum in separate memory;
+  /// kNone: a sum over all ranks in place.
   AllReduce(const AlgorithmSite& site, double share, bool delay, Exchange exchange)
       : Algorithm(site),
         delay_(delay),
@@ -60,7 +60,7 @@ class AllReduce final : public Algorithm {
     updater_.join();
   }
 
-  bool is_through_with(int bucket) const override {
+  bool gradients_consumed(int bucket) const override {
     return static_cast<std::size_t>(bucket) < updated_;
   }
   void finish() override {}
@@ -142,7 +142,7 @@ AlgorithmPlan plan_allreduce(ConfigSection& config) {
           .needs = {.by_nodes = nodes, .ranks_per_node = given},
           .scratch = chunks || nodes ? 1 : 0,
           .steps = {.period = 1},
-          .equality = {.means_before = AlgorithmEquality::kAlways},
+          .equality = {.mean_gradients_before = AlgorithmEquality::kAlways},
           .cost = {.exchanges = {{.what = PlannedExchange::kGradients,
                                   .hidden = delay ? 0 : 1,
                                   .ranks_per_node = nodes ? given : 1}},

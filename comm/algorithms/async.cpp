@@ -17,8 +17,8 @@ namespace {
 /// next between two steps: it keeps s = x and starts the mean s̄ of all ranks' s, which is there
 /// once the slowest has begun too. Between two steps after that
 ///     x = x + s̄ - s
-/// so all that the rank has learned meanwhile stays. Ranks begin their k-th average in different
-/// steps; it is one exchange by its number k.
+/// so that progress made since the average started is kept. Ranks may start their k-th average in
+/// different steps; exchanges are matched by k.
 class Asynchronous final : public Averages {
  public:
   Asynchronous(const AlgorithmSite& site, std::int64_t interval_ms)
@@ -110,7 +110,7 @@ AlgorithmPlan plan_async(ConfigSection& config) {
   return {.title = "asynchronous averaging",
           .scratch = 2,
           .steps = {.keys = {{"warmup", warmup, false}}, .asynchronous = true},
-          .equality = {.means_before = warmup},
+          .equality = {.mean_gradients_before = warmup},
           .cost = {.exchanges = {{.what = PlannedExchange::kModels,
                                   .pause = 1e-3 * static_cast<double>(interval_ms)}}},
           .make = [=](const AlgorithmSite& site) {

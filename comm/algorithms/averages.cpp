@@ -122,7 +122,7 @@ class AfterWarmup final : public Algorithm {
     now_->begin(info);
   }
   void bucket_ready(int bucket) override { now_->bucket_ready(bucket); }
-  bool is_through_with(int bucket) const override { return now_->is_through_with(bucket); }
+  bool gradients_consumed(int bucket) const override { return now_->gradients_consumed(bucket); }
   void backward_done() override { now_->backward_done(); }
   void finish() override { now_->finish(); }
   void conclude() override { now_->conclude(); }

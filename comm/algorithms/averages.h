@@ -10,15 +10,15 @@
 
 namespace starling {
 
-/// What becomes of the optimizer's states where models are averaged.
+/// What happens to the optimizer's states when models are averaged.
 enum class StatesAt { kLocal, kAverage, kReset };
 /// The key `states`.
 StatesAt read_states(ConfigSection& config);
 /// AlgorithmNeeds::fp16_fault.
 std::string fp16_fault(StatesAt states);
 
-/// Ranks that train by an inner algorithm and meet after some steps. What they do then is the
-/// derived class's.
+/// Base class of algorithms in which ranks train with an inner algorithm and synchronise after some
+/// steps.
 class Averages : public Algorithm {
  public:
   Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states);
@@ -26,7 +26,7 @@ class Averages : public Algorithm {
   void begin(const StepInfo& info) override;
   void bucket_ready(int bucket) override;
   void backward_done() override;
-  bool is_through_with(int bucket) const override { return inner_->is_through_with(bucket); }
+  bool gradients_consumed(int bucket) const override { return inner_->gradients_consumed(bucket); }
   void finish() override { inner_->finish(); }
   void resume(std::int64_t step) override;
   Tensor control() const override { return inner_->control(); }
@@ -35,25 +35,25 @@ class Averages : public Algorithm {
   }
 
  protected:
-  /// Whether the bucket's ranks meet after step t.
+  /// Whether ranks synchronise the bucket after step t.
   virtual bool meets(int bucket, std::int64_t t) const = 0;
-  /// Starts what meet() needs of a bucket whose ranks meet, once it is updated.
+  /// Called after the bucket's update, before meet(): starts exchanges.
   virtual void start(int bucket) {
     means_.start(bucket, Algorithm::bucket(bucket).parameters, info_);
   }
   virtual void meet(int bucket) = 0;
-  /// A bucket's optimizer state becomes its mean.
+  /// Replaces a bucket's optimizer state by its mean over ranks.
   virtual void average_state(int bucket, std::size_t k);
   /// Called when a new run begins, before the first update.
   virtual void first_step() {}
 
   Algorithm& inner() { return *inner_; }
-  /// Waits for the mean; the result is a sum, of which means_.share() is the mean.
+  /// Waits for the sum over ranks; the mean is means_.share() times that.
   Tensor wait_mean(int b);
-  /// Makes the rule's p' of `numbers`, in place: the parameters, or a state beside them.
+  /// Applies the rule to `numbers` in place: the parameters or a state.
   void apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient,
              const Tensor& numbers);
-  /// The mean of `numbers` in their place.
+  /// Replaces `numbers` by their mean over ranks.
   void take_mean(int b, const Tensor& numbers);
 
   Means means_;
@@ -67,7 +67,7 @@ class Averages : public Algorithm {
   std::unique_ptr<OptimizerRule> mean_;  ///< p' = g / n
 };
 
-/// All-reduce in steps that warm up, then `after`. begin() asks once a step.
+/// All-reduce during a warm-up, then `after`. begin() checks once a step.
 std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site,
                                         std::function<bool(const StepInfo&)> warms_up,
                                         std::unique_ptr<Algorithm> after);

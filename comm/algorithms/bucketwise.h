@@ -10,9 +10,9 @@
 
 namespace starling {
 
-/// The order of a step that most algorithms share: a bucket's update as soon as its gradient may be
-/// used, then what the whole step ends with. An exchange that is used in the step in which it
-/// starts ends in complete(): it has the rest of the backward pass to arrive.
+/// Base class with the order of a step that most algorithms share: each bucket is updated as soon
+/// as its gradient can be used, then the step is completed. An exchange used in the step in which
+/// it starts is waited for in complete(), so that it overlaps with the rest of the backward pass.
 class Bucketwise : public Algorithm {
  public:
   explicit Bucketwise(const AlgorithmSite& site, double gradient_share = 1.0)
@@ -36,15 +36,15 @@ class Bucketwise : public Algorithm {
     updater_.join();
   }
   void finish() override {}              // nothing is in flight between steps
-  void resume(std::int64_t) override {}  // and all that the next needs is in the buckets
+  void resume(std::int64_t) override {}  // the buckets have all that the next step needs
   Tensor control() const override { return updater_.overflow_control(); }
-  bool is_through_with(int) const final { return updates_at_once(); }
+  bool gradients_consumed(int) const final { return updates_at_once(); }
   bool updates_at_once() const override { return updater_.in_backward(); }
 
  protected:
   virtual void start_step() {}
-  /// Called for gradients that others take part in: one is ready. Where updates come after the
-  /// pass, have_gradients() says that all are, before they are measured.
+  /// A bucket's gradient is ready: for algorithms that exchange gradients. If updates come after
+  /// the pass, have_gradients() is called when all are, before they are measured.
   virtual void gradient_ready(int) {}
   virtual void have_gradients() {}
   virtual void update(int bucket) = 0;
@@ -54,7 +54,7 @@ class Bucketwise : public Algorithm {
   StepInfo info_;
 };
 
-/// The run's rule on the rank's own gradient, and nothing else.
+/// Updates with the rank's own gradient, without communication.
 class Alone final : public Bucketwise {
  public:
   using Bucketwise::Bucketwise;
@@ -63,16 +63,15 @@ class Alone final : public Bucketwise {
   void update(int bucket) override { updater_.update(bucket, info_); }
 };
 
-/// Means over all ranks of one tensor a bucket, summed in rank order.
+/// Computes the mean over all ranks of one tensor per bucket, summed in rank order.
 class Means {
  public:
   explicit Means(const AlgorithmSite& site);
-  /// Collective, in the order of the lane. The mean of `numbers`, which may not change until
-  /// wait().
+  /// Collective, in the order of the lane. `numbers` must not change until the wait.
   void start(int bucket, const Tensor& numbers, const StepInfo& info, Lane lane = Lane::kSteps);
-  /// The ticket to wait for; 0 where there is but one rank.
+  /// The ticket to wait for; 0 with a single rank.
   Ticket ticket(int bucket) const { return tickets_[static_cast<std::size_t>(bucket)]; }
-  /// Takes the sum after the wait; share() makes it the mean. Ends what start() began.
+  /// After the wait: the sum, which share() scales to the mean.
   Tensor take(int bucket);
   double share() const { return share_; }
 

@@ -4,13 +4,13 @@
 
 #include "comm/algorithm.h"
 
-// What lives here: an algorithm a file, and what they share: updater (the fused update of a
-// bucket), gradient_norm (clipping, fp16's flag). A new one is its file, which defines plan_<type>,
-// a line of this list, its documentation and its tests.
+// This folder has one file for each algorithm, and what they share: updater (the fused update of a
+// bucket), gradient_norm (clipping, fp16's overflow flag). A new algorithm is a file that defines
+// plan_<type>, a line of the list below, documentation and tests.
 
 namespace starling {
 
-/// The list of algorithms: X(type in a config, what `--list algorithms` says of it).
+/// X(type in a config, text of `--list algorithms`)
 #define STARLING_ALGORITHMS(X)                                                              \
   X(gossip,                                                                                 \
     "mix parameters with a round's neighbours, overlapped with the next forward and "       \
@@ -49,10 +49,9 @@ namespace starling {
 STARLING_ALGORITHMS(STARLING_DECLARE_ALGORITHM)
 #undef STARLING_DECLARE_ALGORITHM
 
-/// Makes all-reduce by chunks, which each rank adds up and sends to all.
+/// All-reduce in chunks: each rank sums one and sends the result to all.
 std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay);
-/// Makes all-reduce with default keys, for algorithms that begin with it; and the same over the
-/// ranks of each node.
+/// All-reduce with default settings, over all ranks or those of each node.
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site);
 std::unique_ptr<Algorithm> make_node_all_reduce(const AlgorithmSite& site, int per_node);
 

@@ -75,7 +75,7 @@ AlgorithmPlan plan_bytegrad(ConfigSection& config) {
           .scratch = 1,
           .messages = {.wire = compressor.wire()},
           .steps = {.period = 1},
-          .equality = {.means_before = AlgorithmEquality::kAlways},
+          .equality = {.mean_gradients_before = AlgorithmEquality::kAlways},
           .cost = {.exchanges = {{.what = PlannedExchange::kGradientChunks}},
                    .disagreement = [](double) { return 0.0; }},
           .make = [=](const AlgorithmSite& site) {

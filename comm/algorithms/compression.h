@@ -29,18 +29,17 @@ struct Compressor {
 };
 Compressor read_compressor(ConfigSection& config, const char* standard);
 
-/// Base of algorithms that encode by themselves what neighbours get, in the one round that their
-/// topology has.
+/// Base class of algorithms that encode their messages themselves. Their topology has one round.
 class EncodedBucketwise : public Bucketwise {
  public:
   EncodedBucketwise(const AlgorithmSite& site, const Compressor& compressor);
 
  protected:
-  /// What is to be encoded of a bucket: a part of memory that all buckets share.
+  /// Memory for what is to be encoded of bucket b. Shared by all buckets.
   Tensor moved(int b) { return moved_.slice(0, Shape{bucket(b).parameters.elements()}); }
-  /// Sends moved(b), on which work is issued on the update stream.
+  /// Encodes and sends moved(b), on the update stream.
   void send(int b, std::int64_t step);
-  /// Waits for the bucket's exchange, where one is under way.
+  /// Waits for the bucket's exchange, if there is one.
   void settle(int b) { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
 
   Exchange exchange_;  ///< of every step; of a single rank none

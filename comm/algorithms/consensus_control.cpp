@@ -64,7 +64,7 @@ void ConsensusControl::start_sums() {
   measuring_ = false;
   if (!checks(step_)) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  backend_.copy(own_, sums_);  // own numbers may be measured anew before the sum is made
+  backend_.copy(own_, sums_);  // own_ may be overwritten while the sum is in flight
   ticket_ = transport_.start_sum(sums_, sums_, {step_, 0, step_});
   summing_ = true;
 }

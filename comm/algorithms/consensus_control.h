@@ -11,21 +11,20 @@
 
 namespace starling {
 
-/// Consensus control (Kong et al. 2021, arXiv 2102.04828): where ranks are further apart than a
-/// part δ of their own size, the next exchange is the mean over all. Every so many steps they sum
-/// ‖x - c‖² and ‖x‖², c being what the step mixed; so many steps later the sums have come, and the
-/// exchange that starts next is global where the root of their ratio is above δ.
+/// Consensus control (Kong et al. 2021, arXiv 2102.04828): if the ranks' relative distance exceeds
+/// δ, the next exchange is the mean over all ranks. Every check_every steps the ranks start to sum
+/// ‖x - c‖² and ‖x‖², where c is the step's mix; when the sums are due, as many steps later, and
+/// the root of their ratio exceeds δ, the next exchange is global.
 class ConsensusControl {
  public:
-  /// `saved`: fp64 [kSaved], of a checkpoint.
+  /// `saved`: fp64 [kSaved], saved in checkpoints.
   ConsensusControl(const AlgorithmSite& site, double above, std::int64_t check_every,
                    std::int64_t interval, Tensor saved);
   static constexpr std::int64_t kSaved = 8;
 
-  /// Even rounds are the given topology's, each half as large; odd ones the mean over all.
+  /// Rounds 2k are those of the given topology, rounds 2k + 1 the mean over all ranks.
   const Topology& topology() const { return *topology_; }
-  /// Judges the sums that have come, before anything else of the step. `wait(ticket)` waits for
-  /// them.
+  /// At the beginning of a step: evaluates the sums that are due, after wait(ticket).
   template <class Wait>
   void begin(std::int64_t step, const Wait& wait) {
     step_ = step;
@@ -33,16 +32,16 @@ class ConsensusControl {
     settle(wait);
     judge();
   }
-  /// The round of exchange j of the run, which starts now; `global`: it is the mean anyway.
+  /// The round of the exchange that starts now; `global`: it is a mean in any case.
   std::int64_t next_round(bool global);
-  /// The round that next_round() gave last, once that exchange is under way; -1: none is.
+  /// The last result of next_round() while that exchange is in flight; otherwise -1.
   std::int64_t in_flight = -1;
 
-  /// Called before the updates or mixes of a step that mixes.
+  /// Called before the updates of a step that mixes.
   void start_measuring();
-  /// Measures how far mixing moves x, on the update stream.
+  /// Adds ‖x - c‖² and ‖x‖² of a bucket, on the update stream.
   void measure(const Tensor& x, const Mix& mix);
-  /// Called after the updates or mixes: ranks start to sum, in steps that check.
+  /// Called after the updates: starts the sums over ranks, in steps that check.
   void start_sums();
 
   template <class Wait>
@@ -50,7 +49,7 @@ class ConsensusControl {
     if (ticket_) wait(ticket_);
     ticket_ = 0;
   }
-  /// Writes the state to `saved`; restore() reads it back. Nothing may be under way.
+  /// Writes the state to `saved`, while nothing is in flight; restore() reads it.
   void save();
   void restore();
 

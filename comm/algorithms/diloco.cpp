@@ -20,7 +20,7 @@ struct OuterSettings {
   bool nesterov = true;
   StatesAt states = StatesAt::kLocal;
 
-  /// Whether bucket b of so many takes its outer step after step t.
+  /// Whether bucket b takes its outer step after step t.
   bool meets(int b, int buckets, std::int64_t t) const {
     const std::int64_t fragment = b * fragments / buckets;
     return (t + 1 - (fragment + 1) * period / fragments) % period == 0;
@@ -162,7 +162,7 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   }
   std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
-  AlgorithmEquality equality{.rule_states = settings.states != StatesAt::kLocal, .kept = 2};
+  AlgorithmEquality equality{.rule_states = settings.states != StatesAt::kLocal, .equal_states = 2};
   // What stays of a rank's own parameters is no other's.
   if (settings.blend == 0.0)
     equality.after = [settings](std::int64_t steps, int b, int buckets) {

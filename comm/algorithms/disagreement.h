@@ -8,18 +8,18 @@
 #include "comm/algorithm.h"
 #include "kernels/optimizer.h"
 
-// What the ranks disagree in: steps on it (DisagreementModel), as comm/growth.h takes them, and how
-// much of it there is where the planner asks.
+// Disagreement between ranks: how a step changes it (DisagreementModel, for comm/growth.h), and how
+// large it becomes (for the planner).
 namespace starling {
 
-/// Gossip: every `interval` steps x goes `part` of the way to its mix, and every `mean_every`
-/// exchanges (0: never) to the mean over all.
+/// Gossip: every `interval` steps x moves towards its mix, by the fraction `part` of the distance;
+/// every `mean_every` exchanges (0: never) the mix is the mean over all ranks.
 struct PartialMix {
   double part = 1.0;
   std::int64_t interval = 1, mean_every = 0;
   bool adapt_then_combine = false;
 };
-/// z is {x, m}, m being sgd's momentum.
+/// z is {x, m}, where m is sgd's momentum.
 DisagreementModel model_of_mixing(const OptimizerRule& rule, const PartialMix& how);
 
 /// z += factor · v, for DisagreementModel.
@@ -30,9 +30,9 @@ inline void scale(std::vector<double>& z, double factor) {
   for (double& x : z) x *= factor;
 }
 
-/// AlgorithmCost::disagreement of ranks that mix every `interval` steps: each round leaves its part
-/// of what that many updates added, in between they grow by one a step, and where ranks combine
-/// while they compute, the last update is not mixed.
+/// AlgorithmCost::disagreement of ranks that mix every `interval` steps: a round reduces what so
+/// many updates have added; between rounds it grows by one per step; with `overlap` the last update
+/// is not mixed yet.
 inline double drift_of(std::int64_t interval, bool overlap, double left) {
   const auto steps = static_cast<double>(interval);
   return steps * (left - 1.0) + (steps - 1.0) / 2.0 + (overlap ? 1.0 : 0.0);
@@ -43,9 +43,9 @@ inline AlgorithmCost cost_of_mixing(bool overlap, std::int64_t interval = 1) {
           .disagreement = [=](double left) { return drift_of(interval, overlap, left); }};
 }
 
-/// AlgorithmCost::disagreement of ranks that go alone between means over all, at most 64 steps: how
-/// outer steps and slow momentum learn with longer periods, or where something else is mixed
-/// between, has not been measured, and then there is no function.
+/// AlgorithmCost::disagreement of ranks that do not communicate between means over all. Null for
+/// periods above 64 steps and for algorithms that mix in other ways (`otherwise`), whose learning
+/// progress has not been measured.
 inline std::function<double(double)> drift_of_averages(std::int64_t period, bool otherwise) {
   if (period > 64 || otherwise) return {};
   return [period](double left) { return drift_of(period, false, left); };

@@ -67,12 +67,12 @@ void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
   const auto b = static_cast<std::size_t>(bucket);
   State& state = states_[b];
   state.numbers = numbers;
-  state.tickets.clear();  // of a step that was given up in its midst
+  state.tickets.clear();  // left by an aborted step
   const std::int64_t mine = size(numbers, rank);
   const StreamScope scope(backend_, StreamKind::kUpdate);
   if (state.sent.empty()) {
-    // The mean is fp32's, but for numbers that travel as they are. All messages are as long as a
-    // whole chunk's.
+    // The mean is computed in fp32 unless numbers are sent unencoded. All messages have the size of
+    // a full chunk.
     const DType wide = compressor_.code == Code::kNone ? numbers.dtype() : DType::kFloat32;
     if (mine > 0) state.chunk = Tensor(backend_, Shape{mine}, wide);
     const auto message = [&](bool wanted) {
@@ -127,7 +127,7 @@ void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
                state.chunk, false, divisor_);
     Tensor numbers = state.chunk;
     if (!chunk_residuals_.empty()) {
-      // The residual lies at its chunk's place: checkpoints keep no padding.
+      // At the chunk's offset, since checkpoints do not include padding.
       const Tensor left = chunk_of(chunk_residuals_[static_cast<std::size_t>(bucket)], rank);
       backend_.weighted_sum(
           {.in = {state.chunk}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});

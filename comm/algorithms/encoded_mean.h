@@ -10,31 +10,32 @@
 
 namespace starling {
 
-/// The mean over all ranks of a tensor a bucket, by encoded messages (Bagua's ByteGrad; Gan et al.
-/// 2021, arXiv 2107.01499). A bucket of E elements is n chunks of ceil(E/n) elements, rounded up to
-/// 32: the last ones may be shorter, or empty. Every rank sends each other its chunk, takes the
-/// mean of its own in rank order, and sends that to all; both ways are encoded, and every rank
-/// decodes its own too, so all get the same bits. `divisor`: n for the mean, 1 for the sum.
+/// The mean over all ranks of one tensor per bucket, by encoded messages (Bagua's ByteGrad; Gan et
+/// al. 2021, arXiv 2107.01499). A bucket of E elements is split into n chunks of ceil(E/n)
+/// elements, rounded up to a multiple of 32; the last ones may be shorter or empty. Every rank
+/// sends each other rank that rank's chunk, computes the mean of its own chunk in rank order, and
+/// sends it to all. Both messages are encoded, and every rank decodes its own as well, so that all
+/// have the same bits. `divisor`: n for the mean, 1 for the sum.
 class EncodedMean {
  public:
-  /// Makes the mean for these buckets. With feedback, `residuals` and `chunk_residuals` hold by
-  /// bucket what encoding left out of a rank's numbers, and of its chunk's mean.
+  /// With error feedback, `residuals` and `chunk_residuals` are the encoding errors of a rank's
+  /// numbers and of its chunk's mean, by bucket.
   EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor,
               std::vector<Tensor> residuals = {}, std::vector<Tensor> chunk_residuals = {});
 
-  /// Collective, in bucket order: starts to send `numbers`, which do not change until finish().
+  /// Sends `numbers`, which must not change until finish(). Collective, in bucket order.
   void start(int bucket, const Tensor& numbers, std::int64_t step);
   using Wait = std::function<void(Ticket, int bucket)>;
-  /// Sends the chunk's mean to all, after all of a step's start(). Collective, in bucket order.
+  /// After start() of all buckets: sends the chunk's mean. Collective, in bucket order.
   void gather(int bucket, std::int64_t step, const Wait& wait);
-  /// Makes `numbers` the mean, after all of a step's gather(). On the update stream.
+  /// After gather() of all buckets: writes the mean to `numbers`, on the update stream.
   void finish(int bucket, const Wait& wait);
 
  private:
   struct State {
-    /// `numbers`: given to start(). `chunk`: this rank's, the mean, then what was decoded
+    /// `numbers`: of start(). `chunk`: the mean of this rank's chunk, then its decoded encoding
     Tensor numbers, chunk;
-    /// Messages by rank: of the rank's chunk, and of this rank's by that rank
+    /// By rank: the message with that rank's chunk, and that rank's message with this rank's chunk
     std::vector<Tensor> sent, received;
     std::vector<Tensor> means;  ///< messages of the chunks' means, by rank
     std::vector<Ticket> tickets;
@@ -43,7 +44,7 @@ class EncodedMean {
   std::int64_t size(const Tensor& numbers, int chunk) const;
   Tensor chunk_of(const Tensor& numbers, int chunk) const;
   std::int64_t bytes(DType dtype, std::int64_t elements) const;
-  /// The part of a message that these numbers fill.
+  /// The leading part of a message that `numbers` fill.
   Tensor part(const Tensor& message, const Tensor& numbers) const;
   EncodedTerms terms(std::vector<double> weights) const {
     return {.weights = std::move(weights), .code = compressor_.code, .block = compressor_.block};

@@ -50,7 +50,7 @@ class Gossip final : public Bucketwise {
     if (settings.mix_states > 0 && ranks() > 1) {
       for (std::size_t k = 0; !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
         states_.push_back(
-            &mix_beside([k](const Bucket& of) { return of.states[k]; }, site_.overlap));
+            &make_mixer_for([k](const Bucket& of) { return of.states[k]; }, site_.overlap));
       }
     }
   }

@@ -9,18 +9,17 @@
 
 namespace starling {
 
-/// Norms of the gradients in the buckets, summed in fp64 parameter by parameter in traced order: so
-/// the global norm has the same bits whatever the bucket size, and padding does not matter. Nothing
-/// here waits for the device: what an update needs of a norm is computed where the update reads it.
+/// Norms of gradients, summed in fp64 by parameter in traced order, so that the bits of the global
+/// norm do not depend on bucket sizes and padding. Never waits for the device: factors are computed
+/// on the device, where updates read them.
 class GradientNorm {
  public:
   GradientNorm(Backend& backend, const std::vector<Bucket>& buckets);
 
-  /// Sums the squares of the gradients in buckets `begin` to `end` - 1. Issued to the current
-  /// stream.
+  /// Sums the squares of the gradients in buckets [begin, end), on the current stream.
   void measure(int begin, int end);
-  /// Writes {clip factor, skip} (GradientControl) of these buckets' gradients as they were measured
-  /// last. `scale` is what they will be multiplied by.
+  /// Writes {clip factor, skip} (GradientControl) from the last measure() of these buckets.
+  /// `scale`: the factor that will be applied to the gradients.
   void control(int begin, int end, double scale, double clip, bool check_finite,
                const Tensor& control);
   const Tensor& totals() const { return totals_; }

@@ -40,7 +40,7 @@ class LocalSgd final : public Averages {
     for (std::size_t k = 0; settings.states == StatesAt::kAverage && !site_.buckets.empty() &&
                             k < site_.buckets[0].states.size();
          ++k) {
-      states_.push_back(&mix_beside([k](const Bucket& of) { return of.states[k]; }, true));
+      states_.push_back(&make_mixer_for([k](const Bucket& of) { return of.states[k]; }, true));
     }
   }
 
@@ -92,7 +92,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
                  "is for \"gradients\": \"node\", and they are local; set that, or leave it out");
   }
   settings.states = read_states(config);
-  AlgorithmEquality equality{.means_before = settings.start,
+  AlgorithmEquality equality{.mean_gradients_before = settings.start,
                              .rule_states = settings.states != StatesAt::kLocal};
   AlgorithmGrowth growth;
   AlgorithmCost cost = cost_of_mixing(false, settings.period);

@@ -18,13 +18,13 @@ inline const rules::Sgd& sgd_of(const OptimizerRule& rule) {
   return kernel->rule();
 }
 
-/// The momentum of sgd; 0 of other optimizers, whose update without gradient is the identity.
+/// The momentum of sgd; 0 for other optimizers, whose update without gradient is the identity.
 inline double momentum_of(const OptimizerRule& rule) {
   const auto* kernel = dynamic_cast<const RuleKernel<rules::Sgd, cpu::IsaLaunch>*>(&rule);
   return kernel ? kernel->rule().momentum : 0.0;
 }
 
-/// A fault of rules with Nesterov's momentum, for AlgorithmNeeds::rule_fault.
+/// AlgorithmNeeds::rule_fault that rejects Nesterov's momentum.
 inline std::string nesterov_fault(const OptimizerRule& rule) {
   return sgd_of(rule).nesterov ? "its formulas are of plain momentum; allowed: \"nesterov\": false"
                                : "";

@@ -7,18 +7,16 @@
 
 namespace starling {
 
-/// The key ranks_per_node of algorithms that treat a node's ranks apart (AlgorithmNeeds::by_nodes);
-/// 0: as the topology has them, or the hosts.
+/// The key ranks_per_node, for AlgorithmNeeds::by_nodes; 0: as in the topology, or by host.
 std::int64_t read_ranks_per_node(ConfigSection& config);
-/// Collective: how many ranks a node has, as the config says, or as hosts have them. Throws
-/// Error(kUsage) on every rank where hosts have different numbers, or ones that do not divide the
-/// ranks.
+/// The number of ranks per node, from the config or the hosts. Collective. Error(kUsage) on every
+/// rank if hosts have different numbers of ranks, or the number does not divide that of all ranks.
 int ranks_per_node(const AlgorithmSite& site);
-/// The mean over all ranks by way of the nodes, and prepares the transport for it. kNone of a
-/// single rank.
+/// Plans the mean over all ranks in two levels, nodes and ranks, and prepares the transport for it.
+/// kNone for a single rank.
 Exchange mean_by_nodes(Transport& transport, int per_node);
-/// The sum over this rank's node: of two ranks, what comes is the other's numbers. Prepares the
-/// transport for it.
+/// Plans the sum over this rank's node, and prepares the transport for it. With two ranks the
+/// received buffer is the other rank's alone.
 Exchange sum_in_node(Transport& transport, int per_node);
 
 }  // namespace starling

@@ -49,9 +49,9 @@ AdamRules rules_for(const OptimizerRule& rule, const std::int64_t* frozen_at) {
 /// is good it stays, and ranks send each other their momenta instead of gradients.
 ///     m = β1 m + (1-β1) g, then its mean over the ranks
 ///     p -= η/(1-β1^s) · m / (sqrt(v̂) + eps)
-/// In fp16 a rank knows only after all others' answers whether the step counts. So momentum and
-/// residuals go ahead in copies, which become the real ones where no rank overflowed. The answers
-/// travel beside the momenta, and no host looks at them.
+/// In fp16 a rank knows whether the step is skipped only after an exchange with all others.
+/// Therefore momentum and residuals are updated in copies, which replace the originals if no rank
+/// overflowed. The flags are exchanged together with the momenta and evaluated on the device.
 class QAdam final : public Bucketwise {
  public:
   QAdam(const AlgorithmSite& site, const Compressor& compressor, std::int64_t warmup, bool feedback)
@@ -176,7 +176,7 @@ class QAdam final : public Bucketwise {
         {.rule = take_.get(), .numbers = numbers, .gradient = ahead, .control = control_});
   }
 
-  std::int64_t warmup_, frozen_at_ = 0;  ///< the second moment is that of so many updates
+  std::int64_t warmup_, frozen_at_ = 0;  ///< updates after which the second moment is fixed
   AdamRules adam_;
   /// Residuals by bucket; empty without feedback
   std::vector<Tensor> residuals_, chunk_residuals_;
@@ -207,15 +207,15 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
     // The state's type is that of the mean that it joins.
     if (compressor.code != Code::kNone) states.back().dtype = DType::kFloat32;
   }
-  // Number of updates after which the second moment stays: steps that were skipped do not count, so
-  // no step number tells.
+  // The number of updates after which the second moment is fixed. It does not follow from the step
+  // number, since skipped steps do not count.
   states.push_back({.name = "frozen_at", .dtype = DType::kFloat64, .numbers = 1});
   return {.title = "QAdam",
           .needs = {.optimizers = {"adam", "adamw"}},
           .states = states,
           .messages = {.wire = compressor.wire()},
           .steps = {.keys = {{"warmup", warmup, false}}},
-          .equality = {.means_before = AlgorithmEquality::kAlways},
+          .equality = {.mean_gradients_before = AlgorithmEquality::kAlways},
           .cost = {.exchanges = {{.what = PlannedExchange::kGradientChunks}},
                    .disagreement = [](double) { return 0.0; }},
           .make = [=](const AlgorithmSite& site) {

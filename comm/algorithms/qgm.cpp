@@ -37,8 +37,8 @@ class FollowedMomentum final : public Bucketwise {
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     // s = of_m·m + of_g·g
     const double of_m = sgd.nesterov ? beta * beta : beta, of_g = sgd.nesterov ? 1.0 + beta : 1.0;
-    // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the
-    // part along m is a pass of its own.
+    // p is x or the mix; the states are the previous x, and m. If gradients may overflow, the part
+    // along m is a separate pass.
     both_ = make_linear_rule(2, 0, [=](double lr) {
       return LinearTerms{.x = {.p = 1, .s = {0, -lr * of_m}, .g = -lr * of_g}, .decay_s = {wd, 0}};
     });

@@ -103,7 +103,7 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
       .equality = {.after = [settings](std::int64_t steps, int,
                                        int) { return settings.meets(steps - 1); },
                    .rule_states = settings.states != StatesAt::kLocal,
-                   .kept = 2},
+                   .equal_states = 2},
       .growth = growth,
       .cost = {.exchanges = exchanges, .disagreement = drift_of_averages(settings.period, gossip)},
       .make = maker_of<SlowMomentum>(settings)};

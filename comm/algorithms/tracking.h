@@ -7,13 +7,13 @@
 
 namespace starling {
 
-/// Base of trackings: beside the parameters a second tensor is mixed, by the same rounds,
-/// overlapped alike.
+/// Base class of gradient tracking: a second tensor is mixed like the parameters, in the same
+/// rounds.
 class Tracking : public Bucketwise {
  public:
   explicit Tracking(const AlgorithmSite& site)
       : Bucketwise(site),
-        beside_(mix_beside([](const Bucket& of) { return of.sync[0].numbers; }, site.overlap)) {
+        beside_(make_mixer_for([](const Bucket& of) { return of.sync[0].numbers; }, site.overlap)) {
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false});
   }
 
@@ -31,7 +31,7 @@ class Tracking : public Bucketwise {
  protected:
   /// The tracked tensor of bucket b from what it was, mixed.
   virtual UpdateWork track(int b) = 0;
-  /// The work that makes x' from the mixed x and the tracked tensor.
+  /// The update of the mixed parameters with the tracked tensor.
   virtual UpdateWork move(int b) = 0;
 
   void update(int b) final {

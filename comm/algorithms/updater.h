@@ -10,8 +10,7 @@
 
 namespace starling {
 
-/// Calls f() on the update stream, after the work that the compute stream holds too: for operations
-/// beside the updates.
+/// Calls f() with the update stream current, after making it wait for the compute stream.
 template <class F>
 void on_update_stream(Backend& backend, F&& f) {
   const Event computed = backend.record();
@@ -20,68 +19,62 @@ void on_update_stream(Backend& backend, F&& f) {
   f();
 }
 
-/// An update that is not the run's rule on the bucket's parameters and the step's gradient. What is
-/// named here takes their places.
+/// Replaces parts of an update, which by default applies the run's rule to the bucket's parameters
+/// with the step's gradient.
 struct UpdateWork {
-  const OptimizerRule* rule = nullptr;  ///< with `states`
+  const OptimizerRule* rule = nullptr;  ///< with its `states`
   std::vector<Tensor> states = {};
-  Tensor numbers = {};   ///< changed in place, instead of the parameters
-  Tensor gradient = {};  ///< made by the algorithm: neither unscaled nor clipped
-  /// With a gradient: read instead of what this rank knows of the step, see GradientControl
+  Tensor numbers = {};   ///< updated in place, instead of the parameters
+  Tensor gradient = {};  ///< is neither unscaled nor clipped
+  /// With `gradient`: used instead of this rank's own, see GradientControl
   Tensor control = {};
-  /// True: the work is done also where this rank's gradients overflowed; otherwise the update only
-  /// mixes then. Not with the step's own gradient
+  /// Also in steps in which this rank's gradients overflowed, which otherwise only mix. Requires
+  /// `gradient`
   bool always = false;
 };
 
-/// The fused update of one bucket on the update stream, which algorithms share: with clipping, and
-/// without the rule in a step whose gradients overflowed. Norms stay on the device: the host never
-/// waits for one.
+/// The fused update of a bucket, on the update stream: mixes, clips, and applies the rule unless
+/// the step's gradients overflowed. The host never waits for a norm.
 class Updater {
  public:
-  /// `gradient_share` is what gradients are multiplied by beside 1/(loss scale): all-reduce's 1/n.
-  /// `by_rule` false: all updates have a rule of their own (UpdateWork::rule), so nothing is kept
-  /// for the run's.
+  /// `gradient_share`: factor on gradients in addition to 1/(loss scale), such as all-reduce's 1/n.
+  /// `by_rule` false: all updates set UpdateWork::rule, so nothing is prepared for the run's rule.
   explicit Updater(const AlgorithmSite& site, double gradient_share = 1.0, bool by_rule = true);
 
-  /// Clipping by the norm over all parameters, and looking for an overflow: need every gradient
-  /// before the first update.
+  /// Whether the first update needs all gradients: for clipping by the global norm, or to detect an
+  /// overflow.
   bool needs_all_gradients() const { return clips_globally() || site_.check_overflow; }
-  /// True where buckets are updated while the backward pass goes on.
+  /// Whether buckets are updated during the backward pass.
   bool in_backward() const { return site_.in_backward && !needs_all_gradients(); }
-  /// Measures the norm of the step's gradients, unscaled, before the updates of a step that needs
-  /// all gradients.
+  /// Computes the norm of all unscaled gradients. Before the updates, if needs_all_gradients().
   void measure_all(const StepInfo& info);
   /// x = rule(c, scale · clip factor · gradient, states), in place or into the bucket's spare
-  /// buffer, which the model's views follow. Issued to the update stream, after the work that the
-  /// compute stream holds so far.
+  /// buffer (Bucket::flip()). On the update stream, after the work issued to the compute stream so
+  /// far.
   void update(int bucket, const StepInfo& info, const Mix& mix = {}, const UpdateWork& work = {});
-  /// x = c and nothing else, whatever the step's gradients were; of `numbers` beside the parameters
-  /// where they are given.
+  /// x = c only, also after an overflow; of `numbers` instead of the parameters if given.
   void mix(int bucket, const StepInfo& info, const Mix& mix, const Tensor& numbers = {});
-  /// The compute stream waits for the updates issued so far: the next forward pass reads the
-  /// parameters.
+  /// Makes the compute stream wait for the updates issued so far, before the next forward pass.
   void join();
-  /// {clip factor, skip} of all gradients, after measure_all; empty without an overflow check.
+  /// {clip factor, skip} of all gradients, after measure_all(); empty without an overflow check.
   Tensor overflow_control() const { return site_.check_overflow ? global_ : Tensor(); }
 
  private:
   bool clips_globally() const { return site_.clip.norm > 0.0 && !site_.clip.per_bucket; }
   bool clips_buckets() const { return site_.clip.norm > 0.0 && site_.clip.per_bucket; }
   double scale(const StepInfo& info) const { return gradient_share_ / info.loss_scale; }
-  /// Control numbers that the bucket's update reads; issued to the update stream.
+  /// The control tensor of the bucket's update, computed on the update stream.
   Tensor control_of(int bucket, const StepInfo& info);
   Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
-  /// The tables of the run's rule, where it measures layers.
+  /// Makes the tables of a rule that measures layers.
   void make_layers();
-  /// Entries of UpdateArgs::decay for as many numbers as a bucket's, or a state's that has its own
-  /// size.
+  /// UpdateArgs::decay for the bucket, or for a state with its own size.
   Tensor decay_of(const Bucket& bucket, std::int64_t elements);
-  /// Does what args_ says, for one group's part of the bucket.
+  /// Performs args_ for one run of the bucket.
   void update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info);
-  /// Notes where the sums of squares of this step's gradients are.
+  /// Sets GradientRecord::squares.
   void note_squares(const Tensor& squares, const StepInfo& info);
-  /// The place for those of a bucket's part, where updates are to make them.
+  /// Where the update of a run writes its sum of squares, if updates compute them.
   Tensor squares_of(int bucket, std::size_t run, const StepInfo& info);
 
   AlgorithmSite site_;
@@ -92,9 +85,9 @@ class Updater {
   /// Control numbers for a gradient that is not clipped any more: with an overflow check
   Tensor skip_;
   bool skip_is_known_ = false;  ///< of this step
-  /// Of the update being issued; kept for its vectors' memory
+  /// Of the update being issued. A member so that its vectors are reused
   UpdateArgs args_;
-  /// Tables by bucket and run (one where it has none); empty where the rule measures none
+  /// By bucket and run (one if there are no runs); empty if the rule does not measure layers
   std::vector<std::vector<UpdateLayers>> layers_;
   Tensor no_decay_;                       ///< of states that have their own size
   std::vector<std::string> names_;        ///< "bucket 3", for the timeline

@@ -90,8 +90,8 @@ class EncodedMixer final : public MessageMixer {
         code_(code),
         messages_(backend, transport, code, encoding.block) {}
 
-  /// No buffers of the parameters' kind: messages need others. Nothing is read where it lies, since
-  /// what was sent and what was made of it must not depend on where a neighbour is.
+  /// messages_ has its own buffers. Shared memory is never used, so that the bits do not depend on
+  /// where neighbours run.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
   Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&,
                std::vector<Tensor>&, const ExchangeLabel& label) override {

@@ -4,14 +4,14 @@
 
 #include "comm/mixer.h"
 
-// What lives here: ways to bring parameters to the neighbours that any transport carries: as they
-// are, or encoded. A new encoding is its file and a line in comm/mixer.cpp. Those that read a
-// neighbour's memory are in comm/shared.
+// This folder: mixers that work with any transport, and send parameters plain or encoded. A new
+// encoding is a file here and a line in comm/mixer.cpp. Mixers that read a neighbour's memory are
+// in comm/shared.
 
 namespace starling {
 
-/// Parameters travel as messages, by any transport, into buffers. Mixers that send messages where
-/// nothing better is possible derive from it.
+/// Sends parameters as messages. Also the base class of mixers that send messages to some ranks
+/// only.
 class MessageMixer : public Mixer {
  public:
   using Mixer::Mixer;
@@ -23,12 +23,12 @@ class MessageMixer : public Mixer {
   void wait(Ticket ticket) override { transport_.wait(ticket); }
   void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label,
              Mix& mix) override;
-  // Nothing to do: the buffers are this rank's own.
+  // The buffers are this rank's own.
   void release(const ExchangeLabel&) override {}
-  // Nothing to wait for: the update is in place.
+  // The update is in place.
   void wait_until_writable(const Bucket&, const ExchangeLabel&) override {}
   std::string why_not_captured() const override { return transport_.why_not_captured(); }
-  // The transport follows its exchanges itself
+  // The transport keeps track of its exchanges.
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 };
 

@@ -21,9 +21,9 @@ using std::chrono::milliseconds;
 constexpr auto kSpin = microseconds(100);
 constexpr auto kCallerSleep = microseconds(20);  // first sleep of a waiting caller, growing to
 constexpr auto kCallerSleepMost = microseconds(100);
-// Sleeps of the thread beside a computing caller. Every look interrupts a computation where all
-// cores compute (four hosts on two cores, computation as long as the exchange: 4 % of the step
-// between 50 and 200 µs). No network tried, shaped or not, was slower for it.
+// Sleeps of the thread while the caller computes. Each poll interrupts the computation if all cores
+// compute (four hosts on two cores, with computation as long as the exchange: 4 % of the step
+// between 50 and 200 µs). It made no network that was tried slower.
 constexpr auto kThreadSleep = microseconds(200);
 constexpr auto kThreadSleepMost = microseconds(400);
 constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
@@ -105,7 +105,7 @@ Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
     queue_.push_back(std::move(operation));
     ++starts_;
   }
-  // Post at once if MPI is free; while the thread is inside, it finds the queue by itself.
+  // Post at once if MPI is free; otherwise the thread that holds the lock will.
   {
     const std::unique_lock lock(mpi_lock(), std::try_to_lock);
     if (lock.owns_lock()) drive();

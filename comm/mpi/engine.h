@@ -16,14 +16,14 @@
 
 namespace starling::detail {
 
-/// Drives operations. While the caller computes, a communication thread moves them on, sleeping
-/// between looks so that it does not take the core from the computation; while the caller waits, it
-/// does the work itself, without a hand-over. All MPI calls are made under mpi_lock().
+/// Makes progress on operations. While the caller computes, a communication thread polls them; it
+/// sleeps between polls so as not to take the core from the computation. While the caller waits,
+/// the caller polls. All MPI calls are made under mpi_lock().
 class MpiEngine {
  public:
   explicit MpiEngine(double timeout_seconds);
-  /// Completes what is in flight; gives up on it when an error is on its way or a rank was lost
-  /// (see MpiPulse::abandoned).
+  /// Completes operations in flight, unless an error is being thrown or a rank was lost (see
+  /// MpiPulse::abandoned()).
   ~MpiEngine();
   MpiEngine(const MpiEngine&) = delete;
   MpiEngine& operator=(const MpiEngine&) = delete;
@@ -39,15 +39,15 @@ class MpiEngine {
  private:
   using Clock = RunningClock;
   void run();
-  /// Moves everything on once, under mpi_lock(). True if something moved.
+  /// Polls all operations once, under mpi_lock(). Returns whether any made progress.
   bool drive();
   void note_start(const MpiOperation& operation);
   void note_through(const MpiOperation& operation);
   void throw_if_failed();
-  /// `flow`, where there is one, gets its looks meanwhile.
+  /// Calls flow->look() while waiting, unless it is null.
   bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
   [[noreturn]] void give_up(const MpiOperation& operation);
-  /// What is known of a rank that is missing; under mpi_lock().
+  /// What is known about a rank that is late. Under mpi_lock().
   AwaitedRank known_of(int rank) const;
   void warn_of_late_ranks(const MpiOperation& operation, double waited);
 
@@ -57,19 +57,19 @@ class MpiEngine {
   std::unordered_map<Ticket, std::shared_ptr<MpiOperation>> tickets_;
   Ticket last_ticket_ = 0;
   std::int64_t calls_ = 0;  ///< of the control plane so far, equal on all ranks
-  /// Of them, those that are through; of whoever holds mpi_lock()
+  /// The completed ones among them; under mpi_lock()
   std::int64_t calls_through_ = 0;
   LateRanks late_;
 
   std::mutex mutex_;  ///< of the following
   std::condition_variable wake_;
   std::vector<std::shared_ptr<MpiOperation>> queue_;
-  std::uint64_t starts_ = 0;  ///< counted, so that the thread never sleeps on a start
+  std::uint64_t starts_ = 0;  ///< number of started operations, so that none is missed in a sleep
   bool stop_ = false;
   bool caller_drives_ = false;
   std::string failure_;
-  std::atomic<bool> failed_{false};  ///< MPI itself failed: nothing moves any more
-  /// A wait passed its limit: waits fail, what is under way may still complete
+  std::atomic<bool> failed_{false};  ///< MPI itself failed; there is no more progress
+  /// A wait timed out: all waits fail, though operations may still complete
   std::atomic<bool> lost_{false};
   int exceptions_at_start_;
   std::thread thread_;

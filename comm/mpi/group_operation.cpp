@@ -114,9 +114,9 @@ class GroupOperation final : public MpiOperation {
     const std::int64_t begin = std::min(count, each * member);
     return {first + begin, std::min(each, count - begin)};
   }
-  /// Places in the scratch of a piece, a chunk each: what came from the members (at this rank's
-  /// own: the node's mean), then from the peers, then the mean rounded to bf16. What travels as
-  /// bf16 lies in the second half of its place, to be decoded there.
+  /// The number of chunks in a piece's scratch memory: received from the members (at this rank's
+  /// own index: the node's mean), then from the peers, then the mean rounded to bf16. Chunks
+  /// received as bf16 occupy the second half of their place, and are decoded in place.
   std::int64_t places() const {
     return members_ + std::ssize(exchange_.receive_from) + (exchange_.bf16_between ? 1 : 0);
   }
@@ -148,7 +148,7 @@ class GroupOperation final : public MpiOperation {
     if (count == 0) return;
     requests_.receive(data, count, peer, tag, user(piece, phase));
   }
-  /// Counts a request of the phase; its number comes back when the request is through.
+  /// Counts a request of the phase; the result is passed back when the request completes.
   int user(std::int64_t piece, Phase phase) {
     ++open_[index(piece % window_)][phase];
     return static_cast<int>(piece % window_) * kPhases + phase;

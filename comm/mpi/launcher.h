@@ -4,26 +4,25 @@
 
 namespace starling::detail {
 
-/// What the launcher says of this process in its environment: Open MPI's mpirun, MPICH's mpiexec,
-/// Slurm's srun and their relatives. -1 and "" stand for what it does not say.
+/// What the launcher (Open MPI's mpirun, MPICH's mpiexec, Slurm's srun, …) has put into this
+/// process's environment. -1 and "" if unknown.
 struct Launcher {
-  std::string job;    ///< a name that all ranks of this start share
-  std::string hosts;  ///< all that were named to it, as it writes them
+  std::string job;    ///< identifies this start, the same on all ranks
+  std::string hosts;  ///< all hosts, in the launcher's notation
   int rank = -1, size = -1, local_size = -1;
-  std::string size_variable;  ///< where `size` stands
+  std::string size_variable;  ///< the environment variable that gave `size`
   bool joins = false;         ///< it tells an MPI library how to find other ranks
-  bool alone = false;         ///< STARLING_ALONE=1: each process is to be by itself
+  bool alone = false;         ///< STARLING_ALONE=1: each process runs as a single rank
 };
 Launcher read_launcher();
 
-/// Whether several processes were started that MPI, which found so many ranks, has not brought
-/// together: each would train by itself.
+/// Whether more processes were started than the `found` ranks that MPI has connected, so that each
+/// would train alone.
 bool apart(const Launcher& launcher, int found);
-/// Whether MPI_Init would end this process in words of its own: MPICH's does where Open MPI's
-/// mpirun started it.
+/// Whether MPI_Init would end this process with a message of its own, as MPICH's does under Open
+/// MPI's mpirun.
 bool foreign(const Launcher& launcher, const std::string& library);
-/// Text of an error where apart() or foreign(), with what to do. `library`: as of
-/// mpi_library_version().
+/// The error for apart() or foreign(), with a remedy. `library`: mpi_library_version().
 std::string apart_text(const Launcher& launcher, const std::string& library);
 
 }  // namespace starling::detail

@@ -16,18 +16,18 @@
 
 namespace starling::detail {
 
-/// What the operations of one transport share. Sequence numbers are counted per lane and ordered
-/// pair of ranks: as all ranks start a lane's exchanges in the same order, the k-th from i to j is
-/// the k-th at j, whatever else the two do with others.
+/// State shared by the operations of one transport. Tags are sequence numbers per lane and ordered
+/// pair of ranks: since all ranks start a lane's exchanges in the same order, the k-th message from
+/// i to j has the same tag on both sides.
 struct MpiWorld {
   explicit MpiWorld(MpiPulse& the_pulse);
   ~MpiWorld();  ///< frees the communicators unless abandoned
   int next_send_tag(int peer, Lane lane);
   int next_receive_tag(int peer, Lane lane);
-  /// Window of the pieces of neighbours' exchanges to a peer, of all operations, the oldest
-  /// operation's first; callers hold mpi_lock().
+  /// The window for pieces sent to a peer, shared by all operations; older ones send first. Under
+  /// mpi_lock().
   PieceWindow& window_to(int peer) { return windows_[static_cast<std::size_t>(peer)]; }
-  /// Working memory of operations under way; callers hold mpi_lock().
+  /// Reused scratch memory of operations. Under mpi_lock().
   std::vector<std::byte> take_scratch(std::size_t bytes);
   void give_scratch(std::vector<std::byte> scratch) { scratch_.push_back(std::move(scratch)); }
 
@@ -41,13 +41,13 @@ struct MpiWorld {
   std::vector<std::vector<std::byte>> scratch_;
 };
 
-/// Outstanding sends and receives of one operation. `user` comes back on completion.
+/// Outstanding sends and receives of one operation. `user` is passed back on completion.
 class RequestSet {
  public:
   explicit RequestSet(MpiWorld& world) : world_(world) {}
   void send(const std::byte* data, std::size_t bytes, int peer, int tag, int user);
   void receive(std::byte* data, std::size_t bytes, int peer, int tag, int user);
-  /// Tests all; calls completed(user) for those that are through. Returns how many.
+  /// Tests all, and calls completed(user) for each completed one. Returns their number.
   template <class Function>
   int test(Function&& completed) {
     const int count = test_some();
@@ -57,7 +57,7 @@ class RequestSet {
     return count;
   }
   bool empty() const { return requests_.empty(); }
-  /// The peers of what is outstanding, each once, ascending.
+  /// The peers of outstanding requests, each once, ascending.
   std::vector<int> peers() const;
 
  private:
@@ -75,11 +75,11 @@ class RequestSet {
   std::vector<MPI_Status> statuses_;
 };
 
-/// Something under way: a small state machine that posts non-blocking calls and moves on as they
-/// complete. advance() is called under mpi_lock(), by whichever thread drives.
+/// An asynchronous operation: a state machine that posts non-blocking calls and proceeds as they
+/// complete. advance() is called under mpi_lock(), on any thread.
 class MpiOperation {
  public:
-  /// `partners`: all others that take part, ascending.
+  /// `partners`: all other ranks involved, ascending.
   MpiOperation(std::string what, std::vector<int> partners,
                const ExchangeLabel& label = {-1, -1, -1}, std::shared_ptr<Flow> flow = nullptr)
       : flow_(std::move(flow)),
@@ -89,7 +89,7 @@ class MpiOperation {
   virtual ~MpiOperation() = default;
   MpiOperation(const MpiOperation&) = delete;
   MpiOperation& operator=(const MpiOperation&) = delete;
-  /// Posts and tests; returns true if something moved. Sets finished().
+  /// Posts and tests; returns whether there was progress. Sets finished().
   virtual bool advance() = 0;
   /// Ranks that have not done their part yet.
   virtual std::vector<int> missing() const = 0;
@@ -107,7 +107,7 @@ class MpiOperation {
     ready_ = flow_->ready();
     return end <= ready_;
   }
-  /// May be null: everything is ready, and nobody asks what came
+  /// Null: all of the send buffer is ready
   const std::shared_ptr<Flow> flow_;
 
  private:
@@ -118,7 +118,7 @@ class MpiOperation {
   std::atomic<bool> finished_{false};
 };
 
-/// Sends one buffer to some ranks, receives one each from some.
+/// Sends one buffer to several ranks, and receives one from each of several.
 std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange,
                                                        const Tensor& send,
                                                        const std::vector<Tensor>& receive,
@@ -131,12 +131,12 @@ std::unique_ptr<MpiOperation> make_group_operation(MpiWorld& world, const Exchan
                                                    std::string what, const ExchangeLabel& label,
                                                    std::shared_ptr<Flow> flow);
 
-/// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
+/// A collective call of the control plane. It owns its memory, so that a wait may abandon it.
 class MpiControl final : public MpiOperation {
  public:
   enum class Kind { kBarrier, kGather, kBroadcast };
-  /// A control message. kGather: `mine` has counts[rank] bytes; bytes() holds all ranks'
-  /// afterwards. kBroadcast: `mine` is the root's data, or room for it.
+  /// kGather: `mine` has counts[rank] bytes; bytes() has all ranks' afterwards. kBroadcast: `mine`
+  /// is the root's data, or memory for it.
   MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine,
              std::vector<int> counts, int root);
   bool advance() override;

@@ -161,7 +161,7 @@ void MpiPulse::send(int rank, const Message& message) {
   sent_.push_back(std::make_unique<Sent>(Sent{MPI_REQUEST_NULL, message}));
   const int code = MPI_Isend(&sent_.back()->message, sizeof message, MPI_BYTE, rank, 0, comm_,
                              &sent_.back()->request);
-  if (is_rank_failure(code)) {  // whoever watches the rank says so
+  if (is_rank_failure(code)) {  // reported by RankWatch
     sent_.pop_back();
     return;
   }
@@ -174,11 +174,10 @@ void MpiPulse::poll() {
     MPI_Status status{};
     status.MPI_SOURCE = -1;
     const int code = MPI_Test(&receive_, &flag, &status);
-    // Whoever watches the rank says so; the others' messages are to come all the same
+    // RankWatch reports it; continue receiving from the other ranks.
     if (is_rank_failure(code)) {
       acknowledge_failures(comm_);
-      // MPI tells the loss of a receive from any rank once more, when a message of another rank has
-      // come: it counts.
+      // MPI may report the loss again together with a message of another rank, which is valid.
       if (!flag && receive_ != MPI_REQUEST_NULL) return;
       if (receive_ != MPI_REQUEST_NULL) MPI_Request_free(&receive_);
     } else {

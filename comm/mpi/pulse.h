@@ -15,24 +15,24 @@
 
 namespace starling::detail {
 
-/// One lock for every MPI call of the process after initialisation: MPI_THREAD_SERIALIZED is
-/// enough, and an abort never meets a call half done.
+/// Guards every MPI call of the process after initialisation: MPI_THREAD_SERIALIZED suffices, and
+/// an abort never interrupts a call.
 std::recursive_timed_mutex& mpi_lock();
 
-/// The communicator of all ranks: MPI_COMM_WORLD, or after a loss that was survived that of those
-/// that are left.
+/// The communicator of all ranks: MPI_COMM_WORLD, or after survived losses that of the remaining
+/// ranks.
 MPI_Comm& world_communicator();
 
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
 
-/// A descriptor of a process (pidfd_open, Linux 5.3); below 0, with errno, where there is none.
+/// pidfd_open (Linux 5.3): a file descriptor of a process; negative, with errno, on failure.
 int open_process(pid_t process);
 
-/// Small messages beside the data: a rank that waits for long asks "are you there?", the other's
-/// communication thread answers with what it last started; a rank that fails tells all others to
-/// end. Nothing is sent within a host while all goes well. One per process; callers hold
-/// mpi_lock().
+/// Small out-of-band messages. A rank that has waited for a long time asks the other for a sign of
+/// life; its communication thread answers with the operation it last started. A failing rank tells
+/// all others to exit. In normal operation there are no messages within a host. One per process;
+/// used under mpi_lock().
 class MpiPulse {
  public:
   MpiPulse();  ///< collective over world_communicator()
@@ -40,36 +40,34 @@ class MpiPulse {
   MpiPulse(const MpiPulse&) = delete;
   MpiPulse& operator=(const MpiPulse&) = delete;
 
-  /// Receives and answers what has come. On another rank's goodbye the process ends.
+  /// Receives messages and answers them. Ends the process after another rank's goodbye.
   void poll();
   void ask(int rank);
-  /// Tells every other rank to end with `code`; tries for a moment only.
+  /// Tells all other ranks to exit with `code`. Gives up after a moment.
   void say_goodbye(int code);
-  /// Waits until every rank has called it, with the lock free in between; false after so many
-  /// seconds. Where ranks are lost and this is to be survived, it does not wait for them, nor for
-  /// anybody else: true.
+  /// Waits until every rank has called it, releasing the lock in between; returns false after the
+  /// limit. After a loss that is to be survived it returns true without waiting.
   bool wait_for_all(double limit_seconds);
   void close();  ///< before MPI_Finalize
 
-  /// Notes a rank's call to muster as a loss from now on (comm/other_ranks.h), so that waits end.
+  /// From now on another rank's call of muster() counts as a loss (comm/other_ranks.h), which ends
+  /// waits here.
   void survive_losses();
-  /// Calls all others together after a loss, and waits for those that are not lost, as `lost` and
-  /// MPI know it, until each has called too. Returns those that did not within so many seconds. The
-  /// caller does not hold mpi_lock().
+  /// After a loss: waits until all ranks have called it that are not lost according to `lost` or
+  /// MPI. Returns those that have not within the limit. Called without mpi_lock().
   std::vector<int> muster(const std::function<bool(int)>& lost, double limit_seconds);
-  /// All that is under way here fails, on all ranks; for good.
+  /// Makes all communication of this object fail on all ranks, permanently.
   void revoke();
-  /// The world of this pulse is no more; what MPI may still touch stays.
+  /// Destroys a pulse whose world is gone, but keeps memory that MPI may still access.
   static void retire(std::unique_ptr<MpiPulse> pulse);
 
-  void heard(int rank);  ///< any message came from this rank
+  void heard(int rank);  ///< called for each message from this rank
   void note_started(const ExchangeLabel& label) { started_ = label; }
-  double seconds_since(int rank) const;  ///< negative: never heard of
+  double seconds_since(int rank) const;  ///< its last message; negative: there was none
   std::string doing(int rank) const;
-  /// What this rank last started, as "last started …"; empty: nothing yet.
+  /// "last started …"; empty if this rank has started nothing yet.
   std::string started() const;
-  /// Where a rank is. Ranks with the same kernel and the same numbers of processes can watch each
-  /// other.
+  /// Where a rank runs. Ranks with the same kernel and PID namespace can watch each other.
   struct Place {
     std::string host, kernel;  ///< kernel empty: it cannot watch processes
     pid_t process = 0;
@@ -78,7 +76,7 @@ class MpiPulse {
   const std::string& host(int rank) const { return place(rank).host; }
 
   static MpiPulse* instance();
-  /// Operations were left behind after a lost rank: MPI_Finalize would hang.
+  /// Whether operations were abandoned after a loss, so that MPI_Finalize would hang.
   static bool& abandoned();
 
  private:

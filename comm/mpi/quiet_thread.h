@@ -8,12 +8,12 @@
 
 namespace starling::detail {
 
-/// A thread that no signal is for: those of the process go to the thread that waits for them.
+/// A thread with all signals blocked, so that they go to the thread that waits for them.
 template <class Run>
 std::thread start_quiet_thread(Run&& run) {
   sigset_t all, before;
   ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread takes over the mask
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // inherited by the new thread
   std::thread thread(std::forward<Run>(run));
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;

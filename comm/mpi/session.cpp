@@ -39,18 +39,18 @@ std::unique_ptr<detail::RankWatch> watch;
 
 // Time after which a process that ends does so without MPI's help.
 constexpr auto kLastResort = std::chrono::seconds(4);
-// Seconds for the other ranks to come to the end too: the longest limit of a transport.
+// Seconds to wait for the other ranks at the end: the longest limit of a transport.
 double longest_wait = 300.0;
 
-constexpr double kRecoverySeconds = 30.0;  // for MPI, beside the ranks' own patience
-// Seconds until a call of MPI that waits for a lost rank is called back.
+constexpr double kRecoverySeconds = 30.0;  // for MPI, in addition to the ranks' patience
+// Seconds after which an MPI call that waits for a lost rank is interrupted.
 constexpr double kStuckSeconds = 2.0;
 std::atomic<int> recoveries{0};  // from lost ranks, this process's end included
 std::atomic<bool> recovering{false};
 
-/// Calls `end` where this process has not gone on without the lost ranks after so many seconds.
-/// There is one such limit at a time. A call of MPI that waits inside for a lost rank, as while
-/// communicators are made, has the lock, and is called back without it.
+/// Calls `end` if this process has not recovered from a loss within the limit. There is one such
+/// limit at a time. An MPI call that waits for a lost rank, e.g. while making a communicator, holds
+/// the lock, so it is interrupted without it.
 void limit_recovery(double seconds, const std::function<void()>& end) {
   static std::atomic<int> limited{-1};
   const int now = recoveries;
@@ -78,9 +78,9 @@ void limit_recovery(double seconds, const std::function<void()>& end) {
 
 void set_default(const char* name, const char* value) { setenv(name, value, 0); }
 
-/// Open MPI's shared-memory transport copies straight from the other process, which containers
-/// often forbid; it then complains at length on every rank. A process may not even read itself
-/// there, which tells beforehand.
+/// Open MPI's shared-memory transport copies directly from the other process, which containers
+/// often forbid; then every rank prints long warnings. Such a container does not even allow a
+/// process to read itself, which can be tested.
 bool single_copy_works() {
   char from = 1, to = 0;
   const iovec local{&to, 1}, remote{&from, 1};
@@ -121,8 +121,9 @@ bool on_one_core() {
   return cores_in(mine) == 1 && cores_in(all) > 1;
 }
 
-/// Undoes what mpirun does unasked. Open MPI 5 does not say that it has, nor what was asked for:
-/// there a single core tells, unless the variable by which Open MPI 4 says it is set by hand.
+/// Undoes mpirun's default binding to cores. Open MPI 5 does not tell whether it was the default:
+/// it is assumed if the process is bound to a single core, unless the user has set Open MPI 4's
+/// variable.
 void widen_binding() {
   if (std::getenv("OMPI_MCA_hwloc_base_binding_policy")) return;
   if (!std::getenv("OMPI_MCA_orte_bound_at_launch") &&
@@ -178,8 +179,7 @@ MpiSession::MpiSession() {
   }
   const std::scoped_lock lock(detail::mpi_lock());
   if (detail::why_no_ulfm().empty()) {
-    // MPI's own communicators stay as they are: what a loss revokes is a copy. An error of any is a
-    // return value from now on.
+    // A copy that can be revoked after a loss. From now on errors are returned.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     detail::mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &detail::world_communicator()), "MPI_Comm_dup");
@@ -206,10 +206,9 @@ void MpiSession::watch_ranks() {
 MpiSession::~MpiSession() {
   if (!active_) return;
   const bool survived = recoveries > 0;
-  ++recoveries;        // no limit of one runs any more
-  if (!pulse) return;  // the only rank that is left; see below
-  // MPI_Finalize would wait for a lost rank for good, so the watch goes on until all have come
-  // here.
+  ++recoveries;        // ends the limit of an earlier one
+  if (!pulse) return;  // the only remaining rank; see below
+  // MPI_Finalize would wait for a lost rank forever, so keep watching until all have arrived here.
   if (!detail::MpiPulse::abandoned() && !pulse->wait_for_all(longest_wait))
     detail::MpiPulse::abandoned() = true;
   watch.reset();
@@ -295,7 +294,7 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
   {
     const std::scoped_lock lock(detail::mpi_lock());
     recovering = true;
-    detail::revoke(old);  // whoever is inside of a call that needs the lost rank comes out
+    detail::revoke(old);  // ends calls that wait for the lost rank
   }
   const std::vector<LostRank> lost = muster();
   watch.reset();
@@ -315,8 +314,7 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
     MPI_Comm_rank(next, &rank_);
     MPI_Comm_size(next, &size_);
     if (size_ == 1) break;
-    // Should another rank go meanwhile, some of the others may have come through here: all try
-    // again.
+    // If another rank is lost here, some ranks may have completed this and others not: all retry.
     bool through = true;
     try {
       watch_ranks();
@@ -371,7 +369,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
       std::_Exit(static_cast<int>(code));
     }).detach();
   } catch (const std::system_error&) {
-    // No thread to be had: what follows ends by itself in nearly every case.
+    // Without a thread: what follows nearly always ends anyway.
   }
   record();
   // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the

@@ -29,7 +29,7 @@ using std::chrono::milliseconds;
 
 constexpr double kStartLimit = 120.0;
 constexpr auto kStartLook = milliseconds(100);
-/// A launcher that ends the job by itself goes first; and a rank that has come through may end
+/// Gives a launcher time to end the job itself. Also, a rank that has completed MPI_Init may exit
 /// before this one has.
 constexpr auto kStartGrace = milliseconds(1500);
 /// A rank that says nothing follows the one that speaks so much later, and after kStartPatience in
@@ -187,9 +187,9 @@ void StartWatch::end(int speaker, const std::string& message) {
     std::fflush(nullptr);
     std::_Exit(last_word(status, true));
   }
-  // The launcher, which the one that speaks asks for it, may end this one too. Where it does not
-  // (mpirun --enable-recovery), MPI's own start fails 2 s after that rank has left, and would end
-  // this process with a status of its own.
+  // The reporting rank asks the launcher to end the job, including this process. If it does not
+  // (mpirun --enable-recovery), MPI_Init fails 2 s after that rank has exited, and would exit with
+  // another status.
   for (const auto until = Clock::now() + kStartPatience; is_here(speaker) && Clock::now() < until;)
     std::this_thread::sleep_for(milliseconds(10));
   std::this_thread::sleep_for(kStartFollow);

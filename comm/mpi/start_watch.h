@@ -10,18 +10,16 @@
 
 namespace starling::detail {
 
-/// MPI's start waits for every rank without an end, and says nothing. While it does, a thread of
-/// this one looks which ranks of this host are there: each has a socket with the job's and its own
-/// number (abstract, so in no folder, and gone with the process). A rank that was there and is no
-/// more, or one that has not come within the limit, is named in one line, and this process ends
-/// with ExitCode::kLost. Environment: STARLING_START_TIMEOUT_S, the limit in seconds (default 120;
-/// 0: none).
-/// Only under launchers that say a job's name and each rank's number (Open MPI, Slurm); otherwise
-/// nothing is watched.
+/// MPI_Init waits for all ranks, silently and without a limit. Meanwhile a thread of this class
+/// checks which ranks of this host have started: each holds a socket named after the job and the
+/// rank (in the abstract namespace: no file, and it disappears with the process). If a rank
+/// disappears, or does not start within STARLING_START_TIMEOUT_S (environment; seconds, default
+/// 120, 0: no limit), it prints one line with that rank and exits with ExitCode::kLost. Requires a
+/// launcher that provides a job name and rank numbers (Open MPI, Slurm).
 class StartWatch {
  public:
   explicit StartWatch(const Launcher& launcher);
-  /// All have come: ends the watch. The socket stays for those that are still starting.
+  /// Called after MPI_Init. The socket stays, for ranks that are still starting.
   ~StartWatch();
   StartWatch(const StartWatch&) = delete;
   StartWatch& operator=(const StartWatch&) = delete;
@@ -39,8 +37,8 @@ class StartWatch {
   int rank_ = 0, size_ = 0, local_size_ = 0;
   double limit_ = 0.0;
   Clock::time_point begin_ = Clock::now();
-  std::vector<bool> seen_;                 ///< of each rank: its socket was there
-  std::vector<Clock::time_point> absent_;  ///< since when it has been gone again
+  std::vector<bool> seen_;                 ///< by rank: its socket existed
+  std::vector<Clock::time_point> absent_;  ///< by rank: when it disappeared
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

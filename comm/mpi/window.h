@@ -6,34 +6,34 @@
 #include <cstdint>
 #include <limits>
 
-// How much of an exchange over MPI is under way at once. On a long link this, not the link's rate,
-// is the limit: the planner counts with it.
+// How much of an exchange over MPI is in flight at a time. On links with high latency this limits
+// the throughput; the planner takes it into account.
 
 namespace starling {
 
-/// A neighbour's buffer goes in pieces of at least so many bytes. The two directions of a pair run
-/// apart by about a piece: 4 MiB cost 16 % on 25 MB.
+/// Minimal size of the pieces that a buffer is sent in. The two directions of a pair get out of
+/// step by about one piece: pieces of 4 MiB cost 16 % on 25 MB.
 inline constexpr std::size_t kPieceBytes = 256 << 10;
-/// Pieces under way to one peer, of all exchanges with it; the most is what Linux buffers
+/// Limits of the number of pieces in flight to one peer; Linux does not buffer more
 inline constexpr int kFewestPieces = 3, kMostPieces = 16;
 inline constexpr double kPairWindow = static_cast<double>(kPieceBytes) * kMostPieces;
 
-/// How many pieces may be on their way to one peer: as few as fill the link, since the handshakes
-/// of the other direction, and of other exchanges, wait behind them in its queue (four hosts in
-/// pairs at 100 Mbit/s: 1.7 × the link's limit without a bound, 1.04 × with it). As in TCP Vegas
-/// (Brakmo et al., 1994) that is known by time: of w pieces under way, w · (1 - quickest / time)
-/// wait in queues.
+/// Congestion window: the number of pieces that may be in flight to one peer. As few as fill the
+/// link, since handshakes of the other direction and of other exchanges queue behind them (four
+/// hosts in pairs at 100 Mbit/s took 1.7 times the link's optimum without a limit, 1.04 times with
+/// it). As in TCP Vegas (Brakmo et al., 1994) the queue is estimated from times: of w pieces in
+/// flight, w · (1 - shortest time / time) are queued.
 class PieceWindow {
  public:
   bool open() const { return under_way_ < most_; }
   int most() const { return most_; }
-  /// A piece leaves. Returns whether its time will tell something: the first ones after a pause may
-  /// wait for a peer that is late.
+  /// A piece was sent. Returns whether its time can be used: the first ones after a pause may wait
+  /// for a late peer.
   bool sent() {
     if (under_way_++ == 0) in_a_row_ = 0;
     return ++in_a_row_ > most_;
   }
-  /// A piece is there, `seconds` after it left; infinity: a small one, which tells nothing.
+  /// A piece arrived, `seconds` after it was sent; infinity for a small one, which is ignored.
   void arrived(double seconds, bool tells) {
     --under_way_;
     quickest_ = std::min(quickest_, seconds);
@@ -51,24 +51,22 @@ class PieceWindow {
   }
 
  private:
-  static constexpr double kLongLink = 1e-3;  // s; a quicker piece's link is filled by the fewest
+  static constexpr double kLongLink = 1e-3;  // seconds; below this kFewestPieces fill a link
 
   int under_way_ = 0, most_ = kFewestPieces, since_change_ = 0, in_a_row_ = 0;
-  // True until the link was full once: the window grows by one for each piece, not for each window
-  // of them
+  // Slow start, until a queue was seen once: the window grows with each piece, not each window
   bool growing_ = true;
   double quickest_ = std::numeric_limits<double>::infinity();
 };
 
-/// Pieces of one group's sum under way, each in as many chunks as there are members
+/// Pieces of one group's sum in flight, each in as many chunks as there are members
 inline constexpr std::int64_t kSumPieces = 4;
-/// Bytes of a chunk: a piece's scratch stays in the cache.
+/// Bytes of a chunk, such that a piece's scratch memory fits the cache.
 inline std::int64_t sum_chunk_bytes(std::int64_t members) {
   return std::clamp<std::int64_t>((1 << 20) / members, 16 << 10, 256 << 10);
 }
 
-/// One-way latencies of a message larger than what is sent unasked: the question, the answer and
-/// the message.
+/// One-way latencies of a message above the eager limit: request, answer, data.
 inline constexpr double kHandshakeLatencies = 3.0;
 
 }  // namespace starling

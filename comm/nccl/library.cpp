@@ -27,7 +27,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-/// Throws what a call returned. "In progress" is no error: Nccl::state() tells how it ends.
+/// Throws if a call failed. "In progress" is not an error: Nccl::state() has the result later.
 void check(ncclResult_t result, const char* call, ncclComm_t comm) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const std::string words = one_line(ncclGetLastError(comm));

@@ -25,8 +25,8 @@
 namespace starling {
 namespace {
 
-/// A communicator on which a call has failed can only be aborted, so that a run cannot go on
-/// without graphs by itself.
+/// Remedy in errors. After a failed call a communicator can only be aborted, so the run cannot
+/// continue without graphs.
 constexpr const char* kWithoutGraphs = "\"cuda_graphs\": false issues every step";
 
 /// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's
@@ -227,7 +227,7 @@ class NcclTransport final : public Transport {
   };
   using BufferKey = std::tuple<NcclComm, const std::byte*, std::size_t>;
 
-  // Tickets of the control transport are even, those of its own odd.
+  // Tickets of the control transport are even, others odd.
   static Ticket of_control(Ticket ticket) { return 2 * ticket; }
   static bool is_of_control(Ticket ticket) { return ticket % 2 == 0; }
 
@@ -289,12 +289,11 @@ class NcclTransport final : public Transport {
     return backend_.record();
   }
 
-  /// Issues work to the communication stream, behind what the compute and the update stream hold:
-  /// what is sent is final then, and a receive buffer that an update reads is not overwritten
-  /// before that update is through. A sum started on the compute stream waits for that alone: no
-  /// update issued since that one joined writes what it reads, and behind updates the sums of a
-  /// backward pass would come one update later each. One started on the update stream sums what
-  /// updates wrote.
+  /// Issues work to the communication stream, after the work on the compute and update streams:
+  /// then the sent data is final, and no receive buffer is overwritten while an update reads it. A
+  /// sum started on the compute stream waits for that stream only: pending updates do not write
+  /// what it reads, and waiting for them would delay each sum of a backward pass by one update. A
+  /// sum started on the update stream sums results of updates.
   template <class Operations>
   Ticket issue(NcclWork work, const Operations& operations) {
     const bool captured = work.captured;
@@ -339,7 +338,7 @@ class NcclTransport final : public Transport {
     return last_;
   }
 
-  /// Issues operations of one communicator together.
+  /// Issues operations of one communicator as a group.
   void group(NcclComm comm, const NcclWork& work, const std::function<void()>& operations) {
     const auto what = [&] { return work.text(); };
     watchdog_.call(what, [&] {
@@ -401,8 +400,8 @@ class NcclTransport final : public Transport {
     });
   }
 
-  /// A sum over the group, or a round over nodes of which it is one. Each member sums its shard, in
-  /// a round over nodes mixes it with its peers', and the members put the shards together.
+  /// A sum over the group, or a round over nodes where the group is a node. Each member sums its
+  /// shard, mixes it with its peers' in a round over nodes, and the members gather the shards.
   void exchange_in_group(const Exchange& exchange, const Tensor& in, const Tensor& out,
                          void* stream, const NcclWork& work) {
     const std::vector<int>& members = exchange.group;

@@ -8,69 +8,67 @@
 #include "core/backend.h"
 #include "core/error.h"
 
-// What lives here: exchanges between GPUs. nccl.h: all that is asked of NCCL, which tests replace;
-// library: NCCL, opened at run time. transport: the Transport; watchdog: the thread that notices
-// what never ends, and aborts it.
+// This folder: exchanges between GPUs with NCCL. nccl.h: an interface to NCCL, which tests replace;
+// library: opens NCCL at run time; transport: the Transport; watchdog: a thread that aborts
+// operations that hang.
 
 namespace starling {
 
 struct NcclSettings {
   double timeout_seconds = 300.0;
   int max_ctas = 0;             ///< 0: NCCL's own choice
-  double watch_seconds = 0.05;  ///< between looks of the watchdog
+  double watch_seconds = 0.05;  ///< polling interval of the watchdog
 };
 
-/// NCCL could not connect the ranks; every rank throws it, with the lowest failing rank's reason.
+/// NCCL could not connect the ranks. Thrown on every rank, with the lowest failing rank's reason.
 class NcclSetupError : public Error {
  public:
   explicit NcclSetupError(const std::string& message) : Error(ExitCode::kLost, {"nccl", message}) {}
 };
 
-/// Exchanges between GPUs by NCCL, in the order of issue, on the communication stream; the host
-/// never waits for the device. So only one lane at a time may have exchanges of GPU tensors under
-/// way. One in which a rank is late keeps its kernel, and the GPU's cores that this takes, on the
-/// ranks that wait (NcclSettings::max_ctas). start_exchange() lets the communication stream wait
-/// for the update stream (and the compute stream), so that what is sent is final and no update
-/// reads a receive buffer any more, issues the operations there, and records an event; wait() lets
-/// the current stream wait for that event, so "what came" is valid for work issued to it
-/// afterwards, and throws only what the watchdog has found by then. Pairs and neighbours are
-/// grouped sends and receives on the world's communicator. A group's sum is an out-of-place
-/// all-reduce on the group's own communicator (Transport::prepare makes it), whose order of
-/// summation is NCCL's; a sum of bf16 numbers, or of a group that was not prepared, goes by shards,
-/// each summed by one member in rank order. kNodes is a reduce-scatter in the node, the shards'
-/// exchange and mix, and an all-gather. `control` carries the control plane and host tensors.
+/// Exchanges between GPUs with NCCL, in the order of issue, on the communication stream. The host
+/// does not wait for the device, so only one lane at a time may have exchanges of GPU tensors in
+/// flight. While an exchange waits for a late rank its kernel occupies part of the GPU
+/// (NcclSettings::max_ctas).
 ///
-/// The host does wait, within the time limit, where NCCL sets up connections: at the start, in
+/// start_exchange() makes the communication stream wait for the update and compute streams, so that
+/// the sent data is final and no update reads a receive buffer, then issues the operations and
+/// records an event. wait() makes the current stream wait for that event, and throws what the
+/// watchdog has found so far. Neighbours: grouped sends and receives on the world's communicator.
+/// Group sums: an out-of-place all-reduce on the group's communicator (made by prepare()), in
+/// NCCL's order of summation; sums of bf16, and of groups that were not prepared, are computed in
+/// shards, each by one member in rank order. kNodes: a reduce-scatter within the node, exchange and
+/// mix of the shards, and an all-gather. `control` is used for the control plane and host tensors.
+///
+/// The host does wait, up to the time limit, while NCCL sets up connections: at the start, in
 /// prepare(), and in the first exchange with a peer. Buffers of exchanges and gradients are
-/// registered at their first use, and so are kept until the end.
+/// registered at their first use, and kept until the end.
 ///
-/// A watchdog thread looks at every communicator's asynchronous error and at every exchange: one
-/// that is not through `timeout_seconds` after it could have started (its data was ready and the
-/// exchange before it through) is taken for lost. Then all communicators are aborted, so that
-/// nothing hangs, and every later call throws Error(kLost) that names step, bucket, round, the
-/// ranks and NCCL's message.
+/// A watchdog thread polls every communicator for asynchronous errors, and every exchange: one that
+/// has not completed `timeout_seconds` after it could have started (its data was ready and the
+/// preceding exchange complete) counts as lost. Then all communicators are aborted, so that nothing
+/// hangs, and all later calls throw Error(kLost) with step, bucket, round, ranks and NCCL's
+/// message.
 ///
-/// A capture (comm/capture.h) makes the same calls part of its graph. The communication stream
-/// joins it, nothing is registered, no event of the capture is asked for, and tickets are good
-/// until its first launch. The watchdog follows each launch as one entry, whose time counts from
-/// the launch, or from the end of what it followed before. What NCCL wants of graphs:
-/// - Whether an operation is captured is the same on all its ranks, and so is the order of captures
-///   and of launches: ranks agree on that. All operations of a rank are on one stream, so within a
-///   graph and between graphs, which the compute stream launches, they follow each other, on
-///   whatever communicators: NCCL_LAUNCH_ORDER_IMPLICIT, which orders what streams leave open, is
-///   not needed.
-/// - Captured and other operations on one communicator may follow each other
-///   (NCCL_GRAPH_MIXING_SUPPORT, on unless somebody unsets it).
-/// - A group of a non-blocking communicator is launched by a thread of NCCL's: the capture is in
-///   the thread-local mode, in which other threads may do as they like, and the transport waits,
-///   asking NCCL alone, until the communicator is not busy. A capture that is spoilt is not handed
-///   to NCCL; a call that NCCL fails in one ends the communicators, and the line says how to run
-///   without graphs.
-/// - Connections are made before the capture, by an exchange of the same peers.
-/// - A communicator lives until no graph holds it: destroy graphs before the transport.
+/// In a capture (comm/capture.h) the same calls become part of the graph: the communication stream
+/// joins the capture, no memory is registered, no event is queried, and tickets are valid until the
+/// graph's first launch. The watchdog treats each launch as one exchange, timed from the launch or
+/// the end of the preceding exchange. What NCCL requires for graphs:
+/// - All ranks of an operation capture it or none, and all capture and launch in the same order:
+///   ranks agree on that. Each rank issues all operations to one stream, and launches graphs from
+///   the compute stream, so operations are ordered even across communicators, and
+///   NCCL_LAUNCH_ORDER_IMPLICIT is not needed.
+/// - Captured and other operations may alternate on a communicator (NCCL_GRAPH_MIXING_SUPPORT, on
+///   by default).
+/// - NCCL launches a group of a non-blocking communicator on a thread of its own. Therefore the
+///   capture is in thread-local mode, and the transport waits until the communicator is not busy,
+///   calling nothing but NCCL. Once a capture is invalid nothing is passed to NCCL; a call that
+///   fails in one aborts the communicators, and the error says how to run without graphs.
+/// - Connections are made before the capture, by an exchange with the same peers.
+/// - Graphs must be destroyed before the communicators, and so before the transport.
 ///
-/// Collective. `control` is taken over on success alone: a NcclSetupError leaves it to the caller.
-/// The backend outlives the transport.
+/// Collective. Moves from `control` only on success: after a NcclSetupError the caller still has
+/// it. The backend outlives the transport.
 std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport>&& control,
                                                Backend& backend, std::unique_ptr<Nccl> nccl,
                                                const NcclSettings& settings);

@@ -165,7 +165,7 @@ void NcclWatchdog::run() {
   }
 }
 
-void NcclWatchdog::forget_what_is_through() {
+void NcclWatchdog::remove_completed() {
   while (!followed_.empty() && backend_.done(followed_.front().through)) followed_.pop_front();
 }
 
@@ -173,14 +173,14 @@ void NcclWatchdog::look() {
   try {
     for (NcclComm comm : comms_) {
       if (nccl_->state(comm) != NcclState::kFailed) continue;
-      forget_what_is_through();
+      remove_completed();
       const std::string during = !followed_.empty() ? "in or after " + followed_.front().what()
                                  : during_          ? "in " + (*during_)()
                                                     : "between exchanges";
       return lose(fmt::format("rank {} on host {}: NCCL reported an error {}{}", rank_, host_name(),
                               during, last_words(comm)));
     }
-    forget_what_is_through();
+    remove_completed();
     if (followed_.empty()) return;
     Followed& first = followed_.front();
     const auto now = Clock::now();
@@ -215,8 +215,7 @@ void NcclWatchdog::abort_all() noexcept {
     for (auto comm = comms.rbegin(); comm != comms.rend(); ++comm) nccl->abort(*comm);
   };
   try {
-    // An abort is not known never to hang, and nothing may hang because of it: the process is about
-    // to end, and leaves it behind.
+    // An abort might hang. Since the process is about to exit, it is not waited for.
     const auto ended = std::make_shared<std::promise<void>>();
     std::future<void> end = ended->get_future();
     std::thread([abort, nccl = nccl_, ended] {
@@ -239,7 +238,7 @@ bool NcclWatchdog::drain() noexcept {
       {
         const std::lock_guard lock(mutex_);
         if (lost_) return false;
-        forget_what_is_through();
+        remove_completed();
         if (followed_.empty()) return true;
         // The thread sees no loss where even an exchange's data never gets ready.
         if (Clock::seconds_since(begin) > 2.0 * timeout_seconds_) return false;

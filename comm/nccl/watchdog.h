@@ -19,27 +19,26 @@
 
 namespace starling {
 
-/// An exchange under way, and its name, once somebody asks.
+/// An exchange in flight; text() is evaluated only when needed.
 struct NcclWork {
   Exchange exchange;
   ExchangeLabel label;
   bool sum = false;       ///< a sum over all ranks
-  bool captured = false;  ///< kept for a graph's launches
+  bool captured = false;  ///< part of a graph
   std::string text() const;
 };
 
-/// The exchanges that a graph holds, with the labels of the step that was captured.
+/// The exchanges in a graph, labelled with the captured step.
 struct NcclGraph {
   std::int64_t step = 0;
   std::vector<NcclWork> works;
-  /// Names of the exchanges in a launch for `step`.
+  /// Describes the exchanges of a launch for `step`.
   std::string text(std::int64_t step) const;
 };
 
-/// Owns a rank's communicators and sees to it that nothing waits for ever: a thread asks them for
-/// asynchronous errors and follows the exchanges under way. At a loss it aborts them all, and from
-/// then on everything here throws what was lost. All calls of NCCL go through call(), one at a
-/// time.
+/// Owns a rank's communicators, and prevents endless waits: a thread polls communicators for
+/// asynchronous errors and exchanges for timeouts. On a loss it aborts all communicators, and from
+/// then on all functions throw that error. All NCCL calls go through call(), one at a time.
 class NcclWatchdog {
  public:
   /// The backend outlives it.
@@ -52,24 +51,24 @@ class NcclWatchdog {
 
   /// Throws Error(kLost) after a loss.
   void check();
-  /// Makes calls of NCCL; one that is refused is a loss while `what` was going on.
+  /// Makes NCCL calls. A failure is a loss during `what`.
   void call(const std::function<std::string()>& what, const std::function<void()>& calls);
-  /// Runs `work`, some call() and settle(): an error of NCCL's that the thread is the first to see
-  /// meanwhile is told as one of `what`, and every loss meanwhile with the remedy.
+  /// Runs `work`, which uses call() and settle(). NCCL errors that the thread detects during it are
+  /// reported as errors of `what`, and all losses with the remedy.
   void during(const std::function<std::string()>& what, const std::function<void()>& work,
               const std::string& remedy = {});
-  /// Waits until the communicator is not busy; too long, or an error, is a loss.
+  /// Waits until the communicator is not busy. A timeout or error is a loss.
   void settle(NcclComm comm, const std::function<std::string()>& what);
-  /// Adds a communicator: from now on it is watched, and ended with the others.
+  /// Adds a communicator to those that are watched and aborted.
   void add(NcclComm comm);
-  /// Aborts everything, as after a loss, for a reason found elsewhere.
+  /// Aborts all communicators, for an error detected elsewhere.
   void give_up(const Error& reason);
-  /// An exchange is under way: `ready` marks that it can start, `through` its end. What was
-  /// followed before is through by then.
+  /// Adds an exchange: it can start at the event `ready`, and ends at `through`, by when all
+  /// earlier ones have ended, too.
   void follow(std::function<std::string()> what, Event ready, Event through);
-  /// Tells that graphs hold exchanges from now on: an abort is not through before they are gone.
+  /// To be called before the first capture: graphs must be destroyed before an abort can complete.
   void expect_graphs();
-  /// Waits until every exchange is through. False where something was or is lost.
+  /// Waits until all exchanges have ended. Returns false after a loss.
   bool drain() noexcept;
   /// Destroys the communicators, after drain().
   void close() noexcept;
@@ -86,7 +85,7 @@ class NcclWatchdog {
   void run();
   // All with the lock held.
   void look();
-  void forget_what_is_through();
+  void remove_completed();
   void check_locked() const;
   void lose(const std::string& message) noexcept {
     lose(Error(ExitCode::kLost, {"transport", message, remedy_, {.rank = rank_}}));

@@ -130,7 +130,7 @@ class Planner {
   }
 
  private:
-  /// Neighbours' parameters: where they lie, as messages, as messages to each
+  /// How neighbours' parameters are read: shared memory, messages, whole messages to each
   enum Way : std::uint8_t { kRead, kSent, kWhole };
   const std::vector<RoundCost>& costs_on(const Candidate& candidate, Way way) {
     const auto [at, fresh] = costs_[way].try_emplace(candidate.name);
@@ -141,7 +141,7 @@ class Planner {
            const Candidate& candidate, const std::vector<RoundCost>& costs,
            const NetworkModel& network, const StepModel& step) const;
 
-  NetworkModel networks_[2];  ///< as it is, and where everything is sent
+  NetworkModel networks_[2];  ///< the given one, and one without shared memory
   const std::vector<double>& bucket_mb_;
   std::unique_ptr<OptimizerRule> sgd_;
   std::vector<Candidate> candidates_;
@@ -304,7 +304,7 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   Planner planner(network, bucket_mb);
   Advice advice = advice_on(network, step);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
-    std::map<std::string, bool> grows;  // by topology, which comes again with each bucket size
+    std::map<std::string, bool> grows;  // by topology; choices repeat it for each bucket size
     for (PlannedChoice& choice : planner.choices(algorithm, step)) {
       const auto [at, fresh] = grows.try_emplace(choice.topology, false);
       if (fresh) at->second = planner.grows(algorithm, choice.topology);

@@ -11,7 +11,7 @@
 namespace starling {
 namespace {
 
-constexpr double kSlack = 0.5;  ///< of the computation, where exchanges fit behind it
+constexpr double kSlack = 0.5;  ///< fraction of the computation in which exchanges can be hidden
 /// Steps from one exchange to the next that are laid out; more of them are computation alone
 constexpr std::int64_t kMostInterval = 16;
 
@@ -26,8 +26,7 @@ struct TimeLine {
     return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth +
            step.matrix_seconds(bucket.matrix_flops);
   }
-  /// Numbers that travel in fewer bytes are written for it, and all that the update mixes, the own
-  /// ones too, is made of them again.
+  /// Encoding writes the messages, and the update decodes them, including the rank's own.
   double recoding(double buffers) const {
     if (step.gossip_wire >= 1.0 || buffers == 0.0) return 0.0;
     return 1.0 + (1.0 + step.gossip_wire) * (2.0 + buffers);
@@ -37,8 +36,7 @@ struct TimeLine {
     const double bytes = bucket.bytes * wire, moving = bytes * cost.per_byte;
     link_free = std::max(link_free, now) + moving;
     const double arrival = std::max(link_free + cost.latency, now + moving + cost.waiting(bytes));
-    // The computation loses time beside the transfer, but not where it would wait for this transfer
-    // anyway.
+    // The transfer takes time from the computation, unless that is waiting for the transfer anyway.
     if (!network.spare_cores) now += bytes * cost.cpu_per_byte;
     return std::max(arrival, now);
   }

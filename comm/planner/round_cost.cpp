@@ -81,8 +81,8 @@ class Load {
     cost.per_byte = std::max(cost.per_byte, pair_ / network_.between.bandwidth);
     const double most_inside =
         rank_inside_.empty() ? 0.0 : *std::max_element(rank_inside_.begin(), rank_inside_.end());
-    // Inside a host a core copies: what it does there it does not compute meanwhile, unless it is
-    // one of its own.
+    // Within a host messages are copied by a core, which cannot compute during that time unless
+    // communication has its own cores.
     (network_.spare_cores ? cost.per_byte : cost.cpu_per_byte) +=
         most_inside / network_.inside.bandwidth;
     if (between_) {
@@ -159,7 +159,7 @@ class Chain {
       for (const auto& [j, weight] : round.rows[i]) {
         if (at(j) == to || weight == 0.0) continue;
         meet(to, before[at(j)]);
-        meet(at(j), 0);  // sends, and waits for nobody
+        meet(at(j), 0);  // sends without waiting
       }
     }
     rounds_ += ends_ != before;

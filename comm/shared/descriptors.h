@@ -10,14 +10,14 @@
 #include "comm/shared/memory_sharing.h"
 #include "comm/world.h"
 
-// How open files go from one rank of a host to the others.
+// Passes open file descriptors between the ranks of a host.
 namespace starling::detail {
 
-/// Throws Error "call: the reason", with errno's. What goes wrong while ranks share memory ends in
-/// a fallback, never in the end of the program.
+/// Throws Error "call: reason of errno". Errors while ranks set up shared memory lead to a
+/// fallback; they do not end the program.
 [[noreturn]] void refuse(const char* call);
 
-/// An open file, closed with this.
+/// Owns an open file descriptor.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -34,17 +34,17 @@ class Descriptor {
   int number_;
 };
 
-/// Collective over all ranks of `world`: every rank of a host gives the others of it (`local`:
-/// ascending, this one included) a file, which make() opens, over a socket in the abstract
-/// namespace, and gets theirs: accept(k, file) is called for each local[k]. Both may throw. Where
-/// any rank of the world fails, all ranks return the same reason; otherwise "". Ranks that share
-/// with nobody take part without a file.
+/// Each rank passes the file that make() opens to the other ranks of its host, over a socket in the
+/// abstract namespace, and calls accept(k, file) for the one of each local[k]. `local`: the ranks
+/// of this host, ascending, including this one. Both functions may throw. If any rank of the world
+/// fails all return the same reason; otherwise "". Collective over `world`; a rank alone on its
+/// host calls it as well.
 std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds,
                              const std::function<Descriptor()>& make,
                              const std::function<void(std::size_t, Descriptor)>& accept);
 
-/// Shares a block a rank in this way: make(file) makes this rank's and opens its file, map(file)
-/// maps another's.
+/// Shares one block of memory per rank: make(file) makes this rank's and opens its file, map(file)
+/// maps another rank's.
 template <class Block, class Make, class Map>
 HostBlocks<Block> share_blocks(World& world, const std::vector<int>& local, double timeout_seconds,
                                const Make& make, const Map& map) {

@@ -12,16 +12,16 @@ namespace starling::detail {
 
 inline constexpr std::size_t kCacheLine = 64;
 
-/// Counts of one bucket, in the owner's shared memory: it alone writes them. They count in a
-/// circle.
+/// Exchange counters of one bucket, in the owner's shared memory, written by the owner only. They
+/// wrap around.
 struct BucketCounts {
-  /// Exchanges whose parameters of this rank are final
+  /// Exchanges for which this rank's parameters are final
   alignas(kCacheLine) std::atomic<std::uint32_t> published{0};
-  /// Exchanges up to which this rank reads nobody's parameters any more
+  /// Exchanges for which this rank has finished reading other ranks' parameters
   alignas(kCacheLine) std::atomic<std::uint32_t> released{0};
 };
 
-/// A rank's signs of life, for errors of those that wait for it.
+/// A rank's last activity, for errors of ranks that wait for it.
 struct Pulse {
   enum class Doing : std::int32_t {
     kNothing,
@@ -31,7 +31,7 @@ struct Pulse {
     kMixed,
     kEnded
   };
-  /// Time of the host's monotonic clock; 0: never
+  /// Its time by the host's monotonic clock; 0: never
   alignas(kCacheLine) std::atomic<std::int64_t> nanoseconds{0};
   std::atomic<std::int64_t> step{-1}, round{-1};
   std::atomic<std::int32_t> bucket{-1};
@@ -44,7 +44,7 @@ struct Pulse {
   std::string text() const;
 };
 
-/// The start of a rank's shared memory; `buckets` counts follow.
+/// Header of a rank's shared memory; a BucketCounts for each bucket follows.
 struct ControlBlock {
   Pulse pulse;
   BucketCounts* counts(std::size_t bucket) {
@@ -53,18 +53,17 @@ struct ControlBlock {
   static std::size_t bytes(std::size_t buckets) {
     return sizeof(ControlBlock) + buckets * sizeof(BucketCounts);
   }
-  /// Makes one in zeroed memory.
+  /// Constructs it in zeroed memory.
   static ControlBlock* make(std::byte* memory, std::size_t buckets);
 };
 
-/// Whether `count` has come to `target`.
+/// Whether `count` >= `target`, modulo 2^32.
 inline bool reached(const std::atomic<std::uint32_t>& count, std::uint32_t target) {
   return static_cast<std::int32_t>(count.load(std::memory_order_acquire) - target) >= 0;
 }
-/// Sets a count and wakes those that sleep on it, in whichever process.
+/// Sets a count and wakes threads of all processes that wait for it.
 void advance(std::atomic<std::uint32_t>& count, std::uint32_t value);
-/// Waits until reached(), by looking for `spin` at first and sleeping then; false where the
-/// limit comes first.
+/// Waits until reached(): polls for `spin`, then sleeps. Returns false on a timeout.
 bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
               std::chrono::nanoseconds spin, std::chrono::nanoseconds limit);
 

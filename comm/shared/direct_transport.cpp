@@ -95,8 +95,8 @@ class DirectMixer final : public detail::SharedMixer {
   BucketCounts& counts_of(int rank, int bucket) const {
     return *control_of(rank).counts(static_cast<std::size_t>(bucket));
   }
-  /// The member of BucketCounts comes to `target` on each of the ranks, within the limit; warns
-  /// once of each rank that takes long. what() names what is waited for.
+  /// Waits until the member of BucketCounts reaches `target` on each of the ranks, or times out.
+  /// Warns once about each rank that takes long. what() describes the wait.
   template <class What>
   void await(const std::vector<int>& ranks, std::atomic<std::uint32_t> BucketCounts::*member,
              std::uint32_t target, Doing doing, const ExchangeLabel& label, const What& what);
@@ -160,7 +160,7 @@ void DirectMixer::await(const std::vector<int>& ranks,
   }
 }
 
-/// Another transport whose mixers read what they can where it lies.
+/// See make_direct_transport().
 class DirectTransport final : public ForwardingTransport {
  public:
   DirectTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,

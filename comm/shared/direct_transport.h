@@ -10,23 +10,22 @@ namespace starling {
 
 struct DirectSettings {
   double timeout_seconds = 300.0;
-  /// Whether each rank of this host has cores of its own, so that a waiting rank may look for some
-  /// microseconds before it sleeps.
+  /// Poll for some microseconds before sleeping. For ranks with cores of their own.
   bool spin = false;
-  /// Called now and then while waiting; throws where waiting has become vain. May be empty.
+  /// Called periodically while waiting; throws if the wait cannot succeed any more. May be null.
   std::function<void()> check = {};
 };
 
-/// `between`, with mixers by which ranks of one host read each other's parameters where they lie;
-/// other hosts' ranks, groups that span hosts and sums go by `between`. A round of a shared bucket
-/// copies nothing and starts no thread: a rank publishes that its parameters are final, its
-/// neighbours' update kernels read them, and the next update writes the bucket's other buffer once
-/// all readers of its contents have said so. On the CPU; where the memory is refused, all ranks go
-/// on with `between` alone, and rank 0 says why.
+/// Wraps `between` with mixers in which CPU ranks of one host read each other's parameters in
+/// shared memory. Other hosts' ranks, groups that span hosts, and sums use `between`. A round needs
+/// no copies and no threads: a rank publishes that its parameters are final, its neighbours' update
+/// kernels read them, and the next update writes the bucket's other buffer once all readers of that
+/// have released it. If shared memory cannot be set up, all ranks use `between` only, and rank 0
+/// logs the reason.
 std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between,
                                                  std::unique_ptr<MemorySharing> sharing,
                                                  const DirectSettings& settings);
-/// A direct transport between processes.
+/// The same between processes.
 std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between,
                                                  const DirectSettings& settings);
 

@@ -9,8 +9,8 @@
 
 namespace starling {
 
-/// A block of memory that the ranks of one host see: its owner writes, the others read. Freed with
-/// the last handle.
+/// Shared memory of the ranks of a host: one rank owns and writes it, the others read it. Freed
+/// with the last handle.
 class SharedBlock {
  public:
   virtual ~SharedBlock() = default;
@@ -27,7 +27,7 @@ class SharedBlock {
   std::size_t bytes_;
 };
 
-/// A block for each rank of a host, at their places in `local`, or why there are none.
+/// The blocks of a host's ranks, ordered as `local`, or why there are none.
 template <class Block>
 struct HostBlocks {
   std::vector<std::shared_ptr<Block>> of;
@@ -35,31 +35,30 @@ struct HostBlocks {
 };
 using SharedBlocks = HostBlocks<SharedBlock>;
 
-/// Who is on whose host: ranks that give the same answer are on one.
+/// How ranks are distributed over hosts.
 struct HostRanks {
-  std::vector<int> local;  ///< of this rank's host, ascending, this one included
-  bool one_host = false;   ///< there is no other
+  std::vector<int> local;  ///< on this rank's host, ascending, including this one
+  bool one_host = false;   ///< all ranks are on one host
   bool any_share = false;  ///< some host has several ranks
 };
-/// Collective.
+/// Ranks with the same `own_host` are on one host. Collective.
 HostRanks find_hosts(World& world, const std::string& own_host);
 
-/// How ranks of one host get at each other's memory.
+/// A way to share memory between the ranks of a host.
 class MemorySharing {
  public:
   virtual ~MemorySharing() = default;
-  /// Ranks with the same answer are on one host.
+  /// Ranks with the same result can share memory.
   virtual std::string host() const = 0;
-  /// Collective over all ranks of `world`; `local` are those of this rank's host, ascending, this
-  /// one included. Each gets a zeroed block of `bytes` of its own (the same number on all ranks of
-  /// a host), page-aligned, and sees the others'. Where any rank of the world fails, all ranks get
-  /// the same refusal, and nothing is left behind.
+  /// Allocates a zeroed, page-aligned block of `bytes` for each rank (equal on all ranks of a
+  /// host), and maps those of the other ranks in `local`: this host's, ascending, including this
+  /// one. If any rank of the world fails all get the same refusal. Collective over `world`.
   virtual SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) = 0;
 };
 
-/// Memory shared between processes: a memory file without a name whose descriptor goes to the
-/// others over a socket in the abstract namespace. So neither /dev/shm nor any file is needed, and
-/// the kernel frees everything with the last process.
+/// Between processes: an anonymous memory file (memfd), whose descriptor is passed over a socket in
+/// the abstract namespace. Needs neither /dev/shm nor other files, and the kernel frees everything
+/// with the last process.
 std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds);
 
 }  // namespace starling

@@ -31,12 +31,12 @@ constexpr double kSwapSeconds = 30.0;
 /// A bucket's counts, in its owner's device memory: its device alone sets them.
 struct DeviceCounts {
   alignas(128) std::uint32_t published = 0;  ///< exchanges whose parameters of this rank are final
-  /// Exchanges up to which this rank reads nobody's parameters any more
+  /// Exchanges for which this rank has finished reading other ranks' parameters
   alignas(128) std::uint32_t released = 0;
 };
 enum Purpose { kNeighbour, kReaders };
 
-/// Collective: every rank of a host with others gets a zeroed block of its own, and maps theirs.
+/// Allocates a zeroed block for every rank that shares its host, and maps the others'. Collective.
 HostBlocks<PeerBlock> share_peer_blocks(World& world, const std::vector<int>& local,
                                         PeerMemory* memory, std::size_t bytes) {
   return detail::share_blocks<PeerBlock>(
@@ -61,7 +61,7 @@ class PeerMixer final : public detail::SharedMixer {
   std::string name() const override {
     return shares() ? "peer memory + " + transport_.name() : transport_.name();
   }
-  /// None where all that ranks exchange goes by peers, whatever carries the rest.
+  /// Empty if all exchanges use peer memory, whatever the underlying transport.
   std::string why_not_captured() const override {
     return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured();
   }
@@ -190,7 +190,7 @@ void PeerMixer::let_go() {
   if (peers_.watched() == this) peers_.watch(nullptr);
   try {
     backend_.synchronize();  // the device may read what is unmapped now
-  } catch (...) {            // an error of earlier work; whoever cares has asked before
+  } catch (...) {            // an error of earlier work, which its own waits report
   }
   sides_.clear();
   blocks_.clear();

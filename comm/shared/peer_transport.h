@@ -13,40 +13,37 @@ struct PeerSettings {
   double timeout_seconds = 300.0;
 };
 
-/// GPUs of one host read each other's parameters where they lie, as direct_transport.h does on
-/// CPUs; everything else (other hosts' ranks, sums, gradients, the control plane) goes by
-/// `between`. A bucket's two buffers lie in memory that the host's ranks have mapped, with two
-/// counters beside them that its owner's device sets and the others' devices look at; the host
-/// issues all of it to streams and waits for nothing. Of the mixer:
-///   start                signals `published` on the update stream, once it and the compute stream
-///                        have come so far
-///   wait                 awaits, on the current stream, that the neighbours have published as
-///                        often
-///   release              signals `released` on the update stream: the neighbours' parameters have
-///                        been read
-///   wait_until_writable  awaits, on the current stream, that all readers of the other buffer have
-///                        released what they read there
-/// In a graph the counts go on with the steps (StepValues::pass). A step can be captured once an
-/// eager step has published before it, since the wait for the readers is part of it.
+/// Wraps `between` with mixers in which GPUs of one host read each other's parameters in device
+/// memory, as direct_transport.h does for CPUs. Everything else (other hosts' ranks, sums,
+/// gradients, the control plane) uses `between`. A bucket's two buffers and two counters are in
+/// memory that the host's ranks have mapped. The owner's device sets the counters and the other
+/// devices poll them; the host only issues work to streams. The mixer's operations:
+///   start                sets `published` on the update stream, after the work on it and on the
+///                        compute stream
+///   wait                 waits, on the current stream, for the neighbours to publish as often
+///   release              sets `released` on the update stream: the neighbours' parameters were
+///   read wait_until_writable  waits, on the current stream, for all readers of the other buffer to
+///                        release it
+/// In a graph the counters advance with the steps (StepValues::pass). A step can be captured after
+/// an eager step has published, since the wait for readers is part of the graph.
 ///
-/// Streams of two ranks that await each other cannot stand still for ever, wherever their hosts are
-/// held up (a driver may let the host wait for its device when it first loads a kernel): what a
-/// rank awaits for exchange k, its peers signal for exchange k and before, and every rank issues
-/// the signals of exchange k for all its buckets before it awaits any of them, or, without overlap,
-/// in the order of (step, bucket) that all ranks share.
+/// Ranks that wait for each other cannot deadlock, even if a host is blocked (a driver may make the
+/// host wait for the device when it first loads a kernel): what a rank waits for in exchange k its
+/// peers signal in exchange k or before, and every rank issues the signals of exchange k for all
+/// buckets before any of its waits or, without overlap, in the (step, bucket) order of all ranks.
 ///
-/// A wait that passes the limit ends on the device, and all later ones at once; every function here
-/// then throws Error(kLost) that names step, bucket, round, the rank and its last sign of life.
+/// A wait that times out ends on the device, and all later ones at once; then every function throws
+/// Error(kLost) with step, bucket, round, rank and the rank's last activity.
 ///
-/// Collective. Null, with the same `refusal` on all ranks, where any two ranks of a host cannot map
-/// each other's memory, which is tried out with a small block; null without a refusal where no host
-/// has two ranks. `between` is taken over on success alone. Where memory for the buckets is refused
-/// later, all ranks go on with `between` alone, and rank 0 says why.
+/// Collective. Null, with the same `refusal` on all ranks, if two ranks of a host cannot map each
+/// other's memory, which is tested with a small block; null without a refusal if no host has two
+/// ranks. Moves from `between` only on success. If the memory for buckets cannot be set up later,
+/// all ranks use `between` only, and rank 0 logs the reason.
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing,
                                                const PeerSettings& settings, std::string& refusal);
-/// A peer transport between processes.
+/// The same between processes.
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend, const PeerSettings& settings,
                                                std::string& refusal);

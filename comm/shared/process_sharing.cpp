@@ -70,7 +70,7 @@ class MappedBlock final : public SharedBlock {
   static constexpr int kCollapse = 25, kPopulateRead = 22, kPopulateWrite = 23;
 };
 
-/// A file of memory with all its pages, which nobody can shrink or grow: so no access ever fails.
+/// A memory file with all pages allocated and its size sealed, so that accesses never fail.
 Descriptor make_file(std::size_t block) {
   const std::size_t bytes = whole_pages(block);
   // The limit on files' sizes: beyond it the kernel would send a signal rather than an error.

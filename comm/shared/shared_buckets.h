@@ -10,11 +10,10 @@
 #include "core/backend.h"
 #include "core/tensor.h"
 
-// Buckets whose two buffers lie in memory that the ranks of a host have mapped, host memory or a
-// device's.
+// Buckets with two buffers in memory that is mapped by the ranks of a host: host or device memory.
 namespace starling::detail {
 
-/// Numbers in a rank's block, which a Tensor may view.
+/// A tensor that views part of a block and keeps it alive.
 template <class Block>
 class BlockStorage final : public Storage {
  public:
@@ -26,7 +25,7 @@ class BlockStorage final : public Storage {
   std::shared_ptr<Block> block_;
 };
 
-/// Where the buckets' two buffers lie in a rank's block, behind `head` bytes of counts; the same on
+/// Offsets of the buckets' two buffers in a rank's block, after `head` bytes of counters. Equal on
 /// all ranks.
 struct SharedLayout {
   std::vector<std::array<std::size_t, 2>> offsets;  ///< by bucket
@@ -45,7 +44,7 @@ struct SharedLayout {
   }
 };
 
-/// Both buffers that a rank's block has for a bucket like this one.
+/// The two buffers of a bucket in a rank's block.
 template <class Block>
 std::array<Tensor, 2> buffers_in(const std::shared_ptr<Block>& block,
                                  const std::array<std::size_t, 2>& offsets, Backend& backend,
@@ -57,8 +56,7 @@ std::array<Tensor, 2> buffers_in(const std::shared_ptr<Block>& block,
   return {at(offsets[0]), at(offsets[1])};
 }
 
-/// The bucket's parameters lie in the first of the two from now on; the next update writes the
-/// second.
+/// Moves the bucket's parameters to the first buffer; the next update writes the second.
 inline void move_into(const std::array<Tensor, 2>& own, Backend& backend, Bucket& bucket) {
   backend.copy(bucket.parameters, own[0]);
   bucket.spare = own[0];

@@ -57,13 +57,13 @@ std::size_t SharedMixer::buffers_for(const Exchange& exchange) const {
                                                 [&](int r) { return !is_local(r); }));
 }
 
-/// Decides who is read where the parameters lie, and what goes by messages, which it starts.
-/// Returns those who read this rank.
+/// Divides an exchange into reads of shared memory and messages, and starts the latter. Returns the
+/// ranks that read this one.
 std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& bucket,
                                      const std::vector<Tensor>& buffers,
                                      std::vector<Tensor>& received, Operation& operation) {
   Side& side = side_of(operation.label.bucket);
-  const std::size_t at = side.active(bucket);  // all ranks change buffers together
+  const std::size_t at = side.active(bucket);  // the same on all ranks
   std::vector<int> readers;
   received.clear();
   const auto send = [&](const Exchange& messages, const std::vector<Tensor>& places) {

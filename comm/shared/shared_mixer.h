@@ -12,19 +12,18 @@
 #include "comm/mixers/messages.h"
 #include "comm/shared/shared_buckets.h"
 
-// What lives here: memory of one host that several ranks read where it lies. shared_mixer: who
-// reads whom, and which of two buffers; direct_transport: parameters of CPUs, counts in shared
-// memory; peer_transport: those of GPUs, counts in device memory. shared_buckets: their layout;
-// memory_sharing, descriptors: how a process gets another one's memory.
+// This folder: mixers that read neighbours' parameters in shared memory of a host. shared_mixer:
+// the protocol; direct_transport: for CPUs, with counters in shared memory; peer_transport: for
+// GPUs, with counters in device memory; shared_buckets: the memory layout; memory_sharing,
+// descriptors: how processes share memory.
 
 namespace starling::detail {
 
-/// Ranks of one host read each other's parameters where they lie; what others send comes by
-/// messages. A bucket has two buffers, used in turn by all ranks alike. A rank counts, per bucket,
-/// the exchanges whose parameters it has published and those that it has read: neighbours wait for
-/// the one, and before the next update of the other buffer its owner waits for the other. Here is
-/// who reads whom, and which buffer; where the counts lie and how a rank waits for them is the
-/// derived mixer's.
+/// Ranks of one host read each other's parameters in shared memory; those of other hosts arrive as
+/// messages. Each bucket has two buffers, which all ranks alternate between. For each bucket a rank
+/// counts the exchanges whose parameters it has published, which its neighbours wait for, and those
+/// whose parameters it has read, which the owner of a buffer waits for before overwriting it. This
+/// class decides who reads which buffer; derived classes implement the counters and waits.
 class SharedMixer : public MessageMixer {
  public:
   bool share(std::vector<Bucket>& buckets) final;
@@ -36,17 +35,17 @@ class SharedMixer : public MessageMixer {
   void wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) final;
 
  protected:
-  /// How far a bucket's exchanges have come.
+  /// The state of a bucket's exchanges.
   struct Progress {
     std::uint32_t count = 0;  ///< exchanges started
     ExchangeLabel label;      ///< of the last
-    /// Per buffer: the exchange that last published its contents, and who reads them.
+    /// By buffer: the exchange that last published it, and its readers.
     struct Contents {
       std::uint32_t count = 0;
       std::vector<int> readers;
     };
     std::array<Contents, 2> contents;
-    /// The buffer that was published last
+    /// Index of the buffer published last.
     std::size_t last() const { return contents[0].count == count ? 0 : 1; }
   };
   struct Side {
@@ -57,8 +56,7 @@ class SharedMixer : public MessageMixer {
       return bucket.parameters.raw() == own[0].raw() ? 0 : 1;
     }
   };
-  /// A bucket's exchange under way: those whose parameters are read here, and what goes by
-  /// messages.
+  /// An exchange in flight: the ranks whose parameters are read here, and the messages.
   struct Operation {
     Exchange exchange;
     ExchangeLabel label;
@@ -68,21 +66,21 @@ class SharedMixer : public MessageMixer {
     bool has_messages = false;
   };
   struct Kind {
-    const char* memory;  ///< what is shared, as messages name it
-    bool reads_sums;     ///< a group's members are read too, and summed by the update
-    /// Where every rank reads every other one, rounds over nodes are made of their flat matrix
+    const char* memory;  ///< name of the shared memory, for log messages
+    bool reads_sums;     ///< the parameters of a group are read, too, and summed by the update
+    /// If all ranks read each other, plan rounds over nodes from their flat matrix
     bool may_be_flat;
   };
   SharedMixer(Backend& backend, Transport& transport, const Kind& kind)
       : MessageMixer(backend, transport), kind_(kind) {}
 
-  /// Collective; may find out about the hosts. False where nothing is shared.
+  /// Whether there is anything to share. Collective; may determine the hosts.
   virtual bool may_share(const std::vector<Bucket>& buckets) = 0;
-  /// Collective: puts the buckets into memory that the host's ranks have mapped (take_sides()).
-  /// Otherwise says why that is refused.
+  /// Moves the buckets into shared memory (take_sides()). Returns the reason for a failure, or "".
+  /// Collective.
   virtual std::string map(std::vector<Bucket>& buckets) = 0;
   virtual void let_go() = 0;
-  /// Throws what is known to be lost.
+  /// Throws if a rank is known to be lost.
   virtual void check() = 0;
   virtual void tell_published(const Progress& now) = 0;
   virtual void tell_released(const ExchangeLabel& label, std::uint32_t count) = 0;
@@ -107,9 +105,9 @@ class SharedMixer : public MessageMixer {
     }
   }
 
-  std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
+  std::vector<int> local_;  ///< the ranks of this host, ascending, including this one
   bool one_host_ = false;
-  std::vector<Side> sides_;  ///< by bucket; empty where nothing is shared
+  std::vector<Side> sides_;  ///< by bucket; empty if nothing is shared
   std::unordered_map<Ticket, Operation> operations_;
 
  private:
@@ -119,7 +117,7 @@ class SharedMixer : public MessageMixer {
                           Operation& operation);
 
   Kind kind_;
-  bool asked_ = false;  ///< share() has been called
+  bool asked_ = false;  ///< share() was called
   Ticket last_ = 0;
 };
 

@@ -18,8 +18,7 @@
 namespace starling {
 namespace {
 
-/// Text by which NCCL tells hosts apart: NCCL_HOSTID, or else the host's name and the kernel's
-/// number of this boot.
+/// How NCCL identifies hosts: NCCL_HOSTID, or host name and boot id.
 std::string host_of_nccl() {
   const char* given = std::getenv("NCCL_HOSTID");
   if (given && *given) return std::string("NCCL_HOSTID ") + given;

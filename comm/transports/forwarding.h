@@ -11,8 +11,8 @@
 
 namespace starling {
 
-/// Hands every call on to another transport. What goes by another transport but for some calls, or
-/// looks at calls on their way, derives from it.
+/// Forwards every call to another transport. Base class of transports that change or observe some
+/// calls.
 class ForwardingTransport : public Transport {
  public:
   explicit ForwardingTransport(Transport& inner) : ForwardingTransport(inner, inner.world()) {}

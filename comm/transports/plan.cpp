@@ -12,7 +12,7 @@
 namespace starling {
 namespace {
 
-/// A transport that `sync.transport` has by itself: another way between CPUs than between GPUs.
+/// A built-in value of `sync.transport`.
 struct Builtin {
   const char* name;
   bool between_cpus;

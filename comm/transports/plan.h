@@ -10,49 +10,47 @@
 #include "core/config.h"
 #include "core/registry.h"
 
-// What lives here: what a transport is made from, and those that need neither MPI nor NCCL nor
-// shared memory of their own. plan: the registry; between_gpus: how NCCL, peers' memory and the
-// host are put together; staged: through host memory; single: a rank alone; forwarding: another
-// one's calls. checks, sums: what several transports share. A new one is its
-// file and a line in plan.cpp.
+// This folder: transports that need neither MPI, NCCL nor shared memory themselves, and what
+// several transports share. plan: the registry; between_gpus: combines NCCL, peer memory and host
+// memory; staged: through host memory; single: for one rank; forwarding: a base class; checks;
+// sums. A new transport is a file and a line in plan.cpp.
 namespace starling {
 
 using NcclOpener = std::function<std::unique_ptr<Nccl>(std::string& why)>;
 
-/// What a transport is put together for, at a run's start. All of it outlives the transport.
+/// What a transport is made for, at a run's start. All of it outlives the transport.
 struct TransportSite {
-  Backend& backend;  ///< whose buffers travel
+  Backend& backend;  ///< of the buffers to exchange
   double timeout_seconds = 300.0;
   int max_ctas = 0;        ///< see NcclSettings
-  bool own_cores = false;  ///< every rank of this host has cores of its own, on which it may wait
+  bool own_cores = false;  ///< ranks of this host do not share cores, so that waits may poll
   NcclOpener open_nccl = starling::open_nccl;
 };
 
-/// What a kind of transport can do, known before any rank is connected, and how it is made then. A
-/// maker names the members that it has something to say of.
+/// The properties of a transport, known before ranks are connected, and how to make it. Members
+/// that do not apply keep their defaults.
 struct TransportPlan {
-  std::string name = {};  ///< as the config has it; read_transport() fills it in
+  std::string name = {};  ///< in configs; set by read_transport()
   bool between_cpus = true, between_gpus = true;
-  /// True: between GPUs every exchange passes through the host, so that no graph holds one
+  /// Exchanges between GPUs go through the host, so that graphs cannot contain them
   bool through_host = true;
-  /// Ranks of one host may read each other's parameters where they lie: two buffers of each bucket
+  /// Ranks of one host may read each other's parameters, which takes two buffers per bucket
   bool reads_parameters = false;
-  /// NCCL may carry all of it, and a dry run tells what that takes
+  /// It may use NCCL, whose communicators --dry-run counts
   bool counts_communicators = false;
-  /// Collective, with two or more ranks. `messages` connects them by messages between CPUs: for
-  /// control, and for what goes no better way. What cannot be had is an AgreedError(kUsage) with
-  /// the reason.
+  /// Collective, with at least two ranks. `messages` is a transport between CPUs, for the control
+  /// plane and as a fallback. AgreedError(kUsage) with the reason if the transport is not possible.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> messages,
                                            const TransportSite&)>
       make = {};
 };
 
-/// A maker reads the transport's keys but `type`.
+/// A registered function reads the transport's keys but `type`.
 using TransportRegistry = Registry<TransportPlan, ConfigSection&>;
 TransportRegistry& transports();
 /// Reads `type` and the type's keys.
 TransportPlan read_transport(ConfigSection& section);
-/// Reads a transport from a value as `sync.transport` takes it: an object, or a type.
+/// Reads a value of `sync.transport`: an object or a type.
 TransportPlan transport_of(const nlohmann::json& value);
 /// "auto, direct or mpi": those between CPUs.
 std::string transports_between_cpus();

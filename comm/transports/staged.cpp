@@ -29,8 +29,8 @@ class PinnedStorage final : public Storage {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// Who writes a buffer first. The device writes behind all that it did with the buffer before, the
-/// host knows no such order.
+/// Who writes a buffer first. The device's accesses are ordered by its stream; the host must wait
+/// for earlier ones.
 enum class FirstWriter { kDevice, kHost };
 
 struct PinnedBuffer {
@@ -41,8 +41,7 @@ struct PinnedBuffer {
   Event used;  ///< for kHost: after the device's last copy from it
 };
 
-/// The pinned buffers, which exchanges use in turn: as buckets repeat, every exchange soon finds
-/// one that fits.
+/// A pool of pinned buffers. Since buckets repeat, exchanges soon find one that fits.
 class PinnedBuffers {
  public:
   explicit PinnedBuffers(Backend& host) : host_(host) {}
@@ -53,7 +52,7 @@ class PinnedBuffers {
       if (buffer->device == std::exchange(waited, buffer->device)) continue;
       try {
         buffer->device->synchronize();
-      } catch (...) {  // an error of earlier work; whoever cares has asked before
+      } catch (...) {  // an error of earlier work, which its own waits report
       }
     }
   }
@@ -162,8 +161,7 @@ class Transfer final : public Flow {
     for (const Arrival& arrival : arrivals_) arrival.in->used = last_;
   }
 
-  /// The exchange is through: the current stream goes on with what it brought, and the buffers are
-  /// free again.
+  /// Ends the exchange: the current stream may use the result, and the buffers are free again.
   void finish() {
     for (std::size_t k = 0; k < arrivals_.size(); ++k) arrived(k, arrivals_[k].target.bytes());
     look();
@@ -276,8 +274,8 @@ class StagedTransport final : public Transport {
     require(!flow, "transport", "a device's tensors come piece by piece already");
   }
 
-  /// Begins to copy `send` to the host. What came for other exchanges goes to the device first:
-  /// behind this one's copies it would wait for the update that these wait for.
+  /// Starts copying `send` to the host. Copies what other exchanges have received to the device
+  /// first: after this copy it would have to wait for the update that this copy waits for.
   std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label,
                                      PinnedBuffer** buffer = nullptr) {
     look();

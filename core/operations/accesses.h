@@ -11,34 +11,31 @@ namespace starling {
 enum class Pooling : std::uint8_t;
 struct Window2d;
 
-/// Which tensors a call reads and writes: what a check of the order between streams needs to know;
-/// and how much it moves and computes. An output that is added to is read and written. Where only
-/// part of a tensor is touched it is a view of that part, if it can be one; where it depends on
-/// numbers whether a tensor is read, it is.
+/// The tensors that an operation reads and writes, for checking the order between streams, and how
+/// much it moves and computes. An output that is accumulated into is both. If only part of a tensor
+/// is accessed it is a view of that part, if possible. Reads that depend on data are included.
 struct Accesses {
   std::vector<Tensor> reads, writes;  ///< none of them empty
-  /// The least that goes through the device's memory: each tensor once for each list that it is in,
-  /// but for what is said below.
+  /// Minimal memory traffic: each tensor once per list that it is in, with the exceptions below.
   double bytes = 0.0;
   double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
 
   Accesses& read(std::initializer_list<Tensor> tensors) { return add(reads, tensors); }
   Accesses& write(std::initializer_list<Tensor> tensors) { return add(writes, tensors); }
   Accesses& change(std::initializer_list<Tensor> tensors) { return read(tensors).write(tensors); }
-  /// Outputs that are overwritten, or with `accumulate` added to.
+  /// Outputs that are overwritten or, with `accumulate`, added to.
   Accesses& output(bool accumulate, std::initializer_list<Tensor> tensors) {
     return accumulate ? change(tensors) : write(tensors);
   }
-  /// Changed beside the work: a few numbers whose bytes do not count.
+  /// Small tensors that are changed, without counting their bytes.
   Accesses& aside(std::initializer_list<Tensor> tensors);
-  /// Bytes moved once more: of what a batch needs as a whole before it can go on.
+  /// Additional traffic, of operations that pass over a tensor twice.
   Accesses& again(double more) { return bytes += more, *this; }
-  /// Read in part: the pixels that `other` has, in the channels that both have.
+  /// Reads the pixels of `other`'s shape, in the channels that both have.
   Accesses& read_part(const Tensor& x, const Tensor& other);
-  /// A convolution: each number of `images` is one product with a filter, or goes into it.
+  /// Adds the FLOPs of a convolution: one product with a filter per element of `images`.
   Accesses& convolves(const Tensor& images, const Tensor& weight);
-  /// A pooling of `results` numbers, if it is a blur, which is a convolution of every channel
-  /// alone.
+  /// Adds the FLOPs of a blur pooling, which is a depthwise convolution.
   Accesses& blurs(Pooling kind, const Tensor& results, const Window2d& window);
 
  private:

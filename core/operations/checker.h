@@ -8,29 +8,29 @@
 
 namespace starling {
 
-/// The dtype of what is not rounded where numbers are of this one: fp32 for bf16 and fp16, and
-/// else the same.
+/// The dtype of statistics and accumulators for tensors of this one: fp32 for bf16 and fp16,
+/// otherwise the same.
 inline DType wide_of(DType dtype) { return is_low_precision(dtype) ? DType::kFloat32 : dtype; }
 
-/// Checks of one operation's arguments. Each throws Error(kInternal), which names the operation and
-/// the tensor.
+/// Checks the arguments of an operation. Each check throws Error(kInternal) with operation and
+/// tensor.
 class Checker {
  public:
   explicit Checker(std::string_view operation) : operation_(operation) {}
 
-  /// The tensor is there.
+  /// It is not empty.
   void there(const Tensor& x, const char* name) const {
     require(static_cast<bool>(x), "operation", "{}: {} is missing", operation_, name);
   }
-  /// And holds floating numbers: fp32, fp64, bf16 or fp16.
+  /// It is not empty, and is fp32, fp64, bf16 or fp16.
   void floating(const Tensor& x, const char* name) const {
     there(x, name);
     that(is_floating(x.dtype()), "{} is {}; needed: fp32, fp64, bf16 or fp16", name,
          name_of(x.dtype()));
   }
-  /// It has so many elements of this dtype.
+  /// It has this number of elements and dtype.
   void has(const Tensor& x, const char* name, std::int64_t elements, DType dtype) const;
-  /// The same of a tensor that may be missing.
+  /// The same, unless it is empty.
   void may_have(const Tensor& x, const char* name, std::int64_t elements, DType dtype) const {
     if (x) has(x, name, elements, dtype);
   }

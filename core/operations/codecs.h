@@ -7,23 +7,22 @@
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
 
-// Numbers in fewer bytes.
+// Encodings of messages in fewer bytes.
 namespace starling {
 
-/// How numbers travel in fewer bytes. The arithmetic is fp32's (kernels/math/codec.h); numbers of
-/// fp64 are rounded to it first.
+/// Encodings. Computed in fp32 (kernels/math/codec.h); fp64 is rounded to fp32 first.
 enum class Code : std::uint8_t {
-  kNone,     ///< as they are
+  kNone,
   kBf16,     ///< rounded to nearest even
-  kInt8,     ///< q·s, s = max|x| / 127 of a block
-  kMinMax8,  ///< 256 steps between the least and the largest number of a block
+  kInt8,     ///< q·s with s = max|x| / 127 of each block
+  kMinMax8,  ///< 256 levels between minimum and maximum of each block
 };
 
-/// Of a message of so many elements of `dtype` (fp32 or fp64), a multiple of 4: its codes one after
-/// another, then each block's few numbers. `block`: a multiple of 32; 0: the whole message is one.
+/// Size of a message of `elements` (a multiple of 4) of `dtype` (fp32 or fp64): the codes, then
+/// each block's parameters. `block`: elements per block, a multiple of 32; 0: one block.
 std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::int64_t block);
 
-/// message = x, encoded: uint8 [message_bytes()].
+/// message = encoded x: uint8 [message_bytes()].
 struct Encode {
   Tensor x, message;
   Code code = Code::kNone;
@@ -31,9 +30,9 @@ struct Encode {
   Accesses accesses() const { return Accesses().read({x}).write({message}); }
 };
 
-/// out = (Σ_k weight_k · what message k holds) / divisor, at most 8 terms, added up one after
-/// another in out's type; with `accumulate` the sum begins with what out holds. The messages have
-/// the code, block and number of elements of `out`.
+/// out = (Σ_k weight_k · decoded message k) / divisor, of at most 8 terms, summed in order in out's
+/// type; with `accumulate` starting from out. All messages have the same code and block, and as
+/// many elements as `out`.
 struct Decode {
   std::array<Tensor, 8> messages;
   std::array<double, 8> weight{};
@@ -50,18 +49,18 @@ struct Decode {
   }
 };
 
-/// How an update's `received` are encoded: Σ_k weights[k] · what message k holds is the one term
-/// that it mixes.
+/// Describes encoded `received` of an update, which mixes one term: Σ_k weights[k] · decoded
+/// message k.
 struct EncodedTerms {
-  std::vector<double> weights;  ///< empty: they are numbers as they are
+  std::vector<double> weights;  ///< empty: not encoded
   Code code = Code::kNone;
   std::int64_t block = 0;
-  /// Of a message's numbers those from `first` on are this update's; 0: they are as many
+  /// Elements per message (0: as many as the update has), and the first one for this update
   std::int64_t first = 0, elements = 0;
   explicit operator bool() const { return !weights.empty(); }
 };
 
-/// Throws Error(kInternal) where the message does not fit so many numbers.
+/// Throws Error(kInternal) if the message does not have the right size.
 void check_message(const char* operation, const Tensor& message, DType dtype, std::int64_t elements,
                    Code code, std::int64_t block);
 

@@ -7,36 +7,36 @@
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
 
-// Numbers that are moved as they are: permuted, cut out, padded, repeated, turned around.
+// Copies that permute, slice, pad, repeat or flip.
 namespace starling {
 
-/// A copy by strides. Along each dimension of y, the places begin, begin + step, … (count of them)
-/// take the numbers of x that lie `stride` elements apart, the first at x[first]. All other places
-/// become `others`, or stay as they are. A permutation has all places and other strides; a slice
-/// begins further on; padding has fewer places than y; repetition has a stride of 0; turning around
-/// has a negative one.
+/// A strided copy. Along each dimension of y the indices begin, begin + step, … (count of them) get
+/// elements of x at distance `stride`, starting at x[first]. All other elements of y are set to
+/// `others`, or left unchanged. Permutation: other strides; slicing: another `first`; padding:
+/// fewer indices than y has; repetition: a stride of 0; flipping: a negative stride.
 struct StridedCopy {
   struct Dimension {
     std::int64_t size = 1;  ///< of y
     std::int64_t begin = 0, count = 1, step = 1;
     std::int64_t stride = 0;  ///< in x, in elements
-    /// Every place of y takes a number.
+    /// All indices of y.
     static Dimension whole(std::int64_t size, std::int64_t stride) {
       return {size, 0, size, 1, stride};
     }
     bool is_whole() const { return begin == 0 && count == size && step == 1; }
   };
   Tensor x, y;  ///< of one dtype; y has as many elements as the sizes' product
-  std::array<Dimension, Shape::kMaxRank> dimensions{};  ///< outermost first; others stay as made
+  std::array<Dimension, Shape::kMaxRank>
+      dimensions{};  ///< outermost first; `rank` of them are used
   int rank = 0;
   std::int64_t first = 0;
-  std::optional<double> others = 0.0;  ///< of floating tensors any number; none: they stay
-  /// `others` as y's dtype stores it, in the first bytes; 0 where they stay.
+  std::optional<double> others = 0.0;  ///< nonzero for floating dtypes only; empty: unchanged
+  /// `others` in y's dtype, in the first bytes; 0 if empty.
   std::uint64_t other_bits() const;
 
   Accesses accesses() const;
-  /// The same copy in as few dimensions as possible, at least one: neighbours that are one run of
-  /// numbers in both tensors are joined, and those of size 1 go.
+  /// The same copy with as few dimensions as possible, at least one: merges adjacent dimensions
+  /// that are contiguous in both tensors, and drops those of size 1.
   StridedCopy joined() const;
 };
 

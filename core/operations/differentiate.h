@@ -7,12 +7,11 @@
 
 #include "core/operations/map.h"
 
-// Programs of maps that are put together while a pass runs: of chains of functions, and of their
-// gradients.
+// Builds programs of maps during a pass: fused chains of functions, and their gradients.
 namespace starling {
 
-/// An expression that grows. Equal steps and numbers stand in it once. Where something has no room
-/// left, fits() is false from then on and slots mean nothing.
+/// Builds an expression step by step. Equal steps and constants are shared. Once it exceeds the
+/// limits fits() is false, and slots are meaningless.
 class ExpressionBuilder {
  public:
   using Slot = std::uint8_t;
@@ -32,13 +31,13 @@ class ExpressionBuilder {
   std::size_t numbers() const { return numbers_; }
   const Expression& expression() const { return expression_; }
 
-  /// Steps take the one slot where they took the other.
+  /// Replaces an operand in all steps.
   void replace(Slot from, Slot to);
-  /// Whether a step takes it.
+  /// Whether a step has this operand.
   bool takes(Slot slot) const;
 
-  /// Drops all steps that none of these slots needs, the last of which is a step's result. The
-  /// slots are told where they are afterwards.
+  /// Drops all steps that these slots do not depend on, and updates the slots. The last one must be
+  /// a step's result.
   void keep(std::span<Slot> slots);
 
  private:
@@ -47,11 +46,11 @@ class ExpressionBuilder {
   bool fits_ = true;
 };
 
-/// Where an expression's gradients lie: the slot of each tensor's, or none where it has none.
+/// The slot of each tensor's gradient, if it has one.
 using GradientSlots = std::array<std::optional<ExpressionBuilder::Slot>, kMapTensors>;
 
-/// Adds to `program`, an expression whose result is its last step's, the gradients in its first
-/// tensors that are `wanted`. `dy` is the slot of the result's gradient.
+/// Appends to `program`, whose result is its last step, the gradients of the `wanted` tensors.
+/// `dy`: the slot of the result's gradient.
 GradientSlots differentiate(ExpressionBuilder& program, ExpressionBuilder::Slot dy,
                             const std::array<bool, kMapTensors>& wanted);
 

@@ -1,23 +1,22 @@
 #pragma once
 
-// The operations of a backend. A struct of each family's header says what an operation takes and
-// does, and which tensors it reads and writes; check() in the family's .cpp looks at them once for
-// all backends. From STARLING_OPERATIONS come the declarations (core/backend.h), forwarding, the
-// meta backend, checks of the order between streams, counts of bytes and arithmetic. A new
-// operation is a struct, a check and a line of the list; a function of CpuBackend and one of
-// CudaBackend; rows in tests/operations; and what calls it in layers/.
+// The operations of a backend. Each has a struct of arguments, in the header of its family, which
+// defines what it does and which tensors it reads and writes; check() in the family's .cpp
+// validates them for all backends. STARLING_OPERATIONS generates the declarations (core/backend.h),
+// forwarding, the meta backend, the checks of the order between streams, and the counts of bytes
+// and FLOPs. A new operation is a struct, a check and a line of the list; a function in CpuBackend
+// and CudaBackend; rows in tests/operations; and a caller in layers/.
 //
-// Tensors of a call are contiguous; its floating tensors of one call share a dtype
-// unless said otherwise. "accumulate" adds to the output instead of overwriting it. An empty Tensor
-// means "not wanted" where a comment says optional. No output may alias an input unless a comment
-// allows it.
-// Low precision: where activations (x, y, dy, dx, residuals, logits) are bf16 or fp16, weights of
-// products have their dtype, and everything else is fp32: biases, gamma, beta, statistics, losses,
-// and the gradients of parameters (dweight, dbias, dgamma, dbeta, the c of a Matmul that makes a
-// weight's gradient). Arithmetic and sums are fp32 at least.
+// Tensors are contiguous, and floating tensors of a call have the same dtype, unless stated
+// otherwise. "accumulate" adds to the output instead of overwriting it. Optional tensors may be
+// empty. Outputs must not alias inputs unless a comment allows it.
+// Low precision: if activations (x, y, dy, dx, residuals, logits) are bf16 or fp16, weights of
+// products have the same dtype, and everything else is fp32: biases, gamma, beta, statistics,
+// losses, and gradients of parameters (dweight, dbias, dgamma, dbeta, the c of a Matmul for a
+// weight's gradient). Arithmetic and sums are in fp32 or better.
 namespace starling {
 
-// X(arguments, name of the function that takes them)
+// X(arguments, function)
 #define STARLING_OPERATIONS(X)                      \
   X(Conv2dForward, conv2d_forward)                  \
   X(Conv2dBackwardData, conv2d_backward_data)       \
@@ -63,7 +62,7 @@ namespace starling {
 STARLING_OPERATIONS(STARLING_DECLARE_CHECK)
 #undef STARLING_DECLARE_CHECK
 
-/// For a backend that has them all: declares its functions.
+/// Declares the functions of a backend that implements all operations.
 #define STARLING_ISSUE_OPERATION(Arguments, name) void issue(const Arguments& args) override;
 
 #define STARLING_COUNT_OPERATION(Arguments, name) +1

@@ -5,11 +5,11 @@
 
 #include "core/host_device.h"
 
-// The kinds of losses and their terms, which the CPU and GPUs share. One more is a kind, and a line
-// of element_loss().
+// The kinds of losses, and their terms, for CPU and GPU. A new one is a kind and a line in
+// element_loss().
 namespace starling {
 
-/// How outputs are compared with targets, PyTorch's definitions (`torch.nn.functional`).
+/// Losses as PyTorch defines them (`torch.nn.functional`).
 enum class LossKind : std::uint8_t {
   kCrossEntropy,  ///< -Σ_c t_c·log softmax(x)_c of a row, t smoothed by `label_smoothing`
   /// -Σ_c t_c·(1 - p_c)^γ·log p_c of a row, p = softmax(x) (Lin et al., 2017, arXiv:1708.02002)
@@ -20,7 +20,7 @@ enum class LossKind : std::uint8_t {
   kAbsolute,  ///< |x - t|
   kHuber,     ///< (x - t)²/2 where |x - t| <= δ, δ·(|x - t| - δ/2) elsewhere
 };
-/// Those of a row's softmax; of the others, each element has a term of its own.
+/// Whether the terms are those of a row's softmax; otherwise each element has a term.
 STARLING_HD bool is_softmax(LossKind kind) {
   return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal;
 }
@@ -33,7 +33,7 @@ struct LossTerm {
 
 /// Loss of one element x with target t: PyTorch's binary_cross_entropy_with_logits.
 STARLING_HD LossTerm logistic_loss(double x, double t) {
-  const double power = ::exp(x < 0.0 ? x : -x);  // never over 1, so nothing overflows
+  const double power = ::exp(x < 0.0 ? x : -x);  // at most 1, so it cannot overflow
   const double sigmoid = x < 0.0 ? power / (1.0 + power) : 1.0 / (1.0 + power);
   return {(1.0 - t) * x + (x < 0.0 ? -x : 0.0) + ::log1p(power), sigmoid - t};
 }
@@ -56,7 +56,7 @@ STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
   return {-t * power * log_p, t * slope};
 }
 
-/// Of one element, for the kinds that have terms of elements.
+/// Loss of one element, for kinds that are not is_softmax().
 STARLING_HD LossTerm element_loss(LossKind kind, double x, double t, double parameter) {
   if (kind == LossKind::kLogistic) return logistic_loss(x, t);
   if (kind == LossKind::kSquared) return squared_loss(x, t);

@@ -10,19 +10,21 @@
 // Losses of outputs against targets.
 namespace starling {
 
-/// x[N,C] (more dimensions: the last is C) against targets: int32 [N], numbers of classes that
-/// stand for rows with a 1 in that place, or as many numbers as x, in fp32 (fp64 for fp64). `loss`
-/// (a scalar like them) receives the SUM over rows, or over elements, times `scale`; dx (optional)
-/// receives the gradient of that times `gradient_scale`. Arithmetic is fp64's, but of the cross
-/// entropy with classes x's own, in one pass. `class_weights` (optional, fp64 [C], for those of a
-/// softmax): each class's term counts so much. Where targets are numbers of classes, both results
-/// are then divided by the mean weight of these classes, or 0 where that is 0: PyTorch's weighted
-/// mean where `scale` is 1/N. A target that is `ignored` counts for nothing: its row has a weight
-/// of 0, and of the others each one of 1 where classes have none. With `total` (fp64 scalar, of a
-/// softmax's losses with numbers of classes) the sum of the rows' weights is added to it, and the
-/// results are not divided. A row of the cross entropy with numbers of classes may have `classes`
-/// numbers and padding behind them, whose numbers mean nothing, in x and dx. Of that cross entropy,
-/// where classes have no weights, dx may be x.
+/// Loss of x[N,C] (with more dimensions, the last is C) against targets: int32 [N] class indices
+/// (equivalent to one-hot rows), or as many elements as x, in fp32 (fp64 for fp64). `loss` (a
+/// scalar of that dtype) is set to `scale` times the SUM over rows or elements; dx (optional) to
+/// `gradient_scale` times its gradient. Computed in fp64; the cross entropy with class indices in
+/// x's arithmetic type, in one pass.
+///
+/// `class_weights` (optional, fp64 [C], for softmax losses): factors on the classes' terms. With
+/// class indices both results are divided by the mean weight of the targets' classes (0 if that is
+/// 0): with `scale` = 1/N this is PyTorch's weighted mean. Rows whose target is `ignored` have
+/// weight 0, others 1 if there are no class weights. With `total` (fp64 scalar, for softmax losses
+/// with class indices) the sum of the rows' weights is added to it, and the results are not
+/// divided.
+///
+/// For the cross entropy with class indices, rows of x and dx may consist of `classes` elements and
+/// padding, which is ignored; and dx may be x if there are no class weights.
 struct TargetLoss {
   LossKind kind = LossKind::kCrossEntropy;
   Tensor x, targets, loss, dx;
@@ -32,12 +34,12 @@ struct TargetLoss {
   std::optional<std::int32_t> ignored = {};
   Tensor total = {};
   std::int64_t classes = 0;  ///< 0: rows have no padding
-  /// Rows have weights.
+  /// Whether rows have weights.
   bool weighted() const {
     return targets.dtype() == DType::kInt32 && (class_weights || ignored || total);
   }
   Accesses accesses() const {
-    const bool padded = classes > 0;  // dx's padding stays as it is
+    const bool padded = classes > 0;  // dx's padding is not written
     return Accesses()
         .read({x, targets, class_weights})
         .write({loss, padded ? Tensor() : dx})

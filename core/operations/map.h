@@ -9,14 +9,14 @@
 #include "core/operations/map_function.h"
 #include "core/tensor.h"
 
-// A small expression of each place's numbers, over broadcast operands, in one pass over memory.
+// Fused elementwise expressions of broadcast operands, in one pass over memory.
 namespace starling {
 
-/// The program of a Map or a Reduce. Its places are those of the shape that the tensors broadcast
-/// to, as NumPy's do; the number at a place is the last step's result there. The tensors are of one
-/// dtype, or fp32 beside bf16 or fp16.
+/// The program of a Map or a Reduce: evaluated for each element of the shape that the tensors
+/// broadcast to (as in NumPy); its value is the last step's result. The tensors have the same
+/// dtype; some may be fp32 if others are bf16 or fp16.
 struct Expression {
-  std::array<Tensor, kMapTensors> in{};  ///< as many from the first on as the steps need
+  std::array<Tensor, kMapTensors> in{};  ///< the first ones are used
   std::array<MapStep, kMapMostSteps> steps{};
   int count = 0;  ///< of steps
   std::array<double, kMapMostNumbers> numbers{};
@@ -25,20 +25,19 @@ struct Expression {
   Expression(std::initializer_list<MapStep> program, std::initializer_list<Tensor> operands,
              std::initializer_list<double> constants = {});
 
-  /// The number of tensors that there are.
+  /// The number of tensors.
   std::size_t tensors() const;
-  /// The shape that the tensors broadcast to. Error(kInternal) where they do not.
+  /// The shape that the tensors broadcast to. Error(kInternal) if they do not.
   Shape places() const;
 };
 
-/// y = the expression's number at each place. The tensors broadcast to y's shape, and have y's
-/// dtype, or are fp32 where y is bf16 or fp16. Arithmetic is fp32's for those, and the result is
-/// rounded once. y may be a tensor of its shape.
+/// y = the expression, elementwise. The tensors broadcast to y's shape, and have y's dtype, or fp32
+/// if y is bf16 or fp16. Those are computed in fp32 and rounded once. y may be a tensor of y's
+/// shape.
 struct Map : Expression {
   Tensor y;
-  /// Results of steps before the last, in tensors of y's shape and dtype, that the same pass
-  /// writes: as many from the first on as have a tensor. With one, no tensor that is written may be
-  /// read.
+  /// Additional outputs: results of earlier steps, in tensors of y's shape and dtype. With any, no
+  /// output may alias an input.
   struct Also {
     Tensor y;
     std::uint8_t slot = 0;
@@ -58,24 +57,24 @@ struct Map : Expression {
   Accesses accesses() const;
 };
 
-/// Where an expression's tensors and its result lie: the places' dimensions, with as few as
-/// possible, and each tensor's strides along them, in elements, 0 where it is repeated.
+/// The broadcast of an expression: its dimensions, as few as possible, and the strides of each
+/// tensor along them, in elements; 0 where it is repeated.
 struct MapLayout {
   int rank = 1;
   std::array<std::int64_t, Shape::kMaxRank> size{};
-  /// The last are the result's: 0 where a Reduce adds up.
+  /// The last is the result's: 0 along dimensions that a Reduce sums over.
   std::array<std::array<std::int64_t, Shape::kMaxRank>, kMapTensors + 1> stride{};
-  /// One dimension, along which every tensor is as long as the result and of its dtype
+  /// There is no broadcast: all tensors have the result's size and dtype
   bool plain = true;
 
   bool reduced(std::size_t d) const { return stride[kMapTensors][d] == 0; }
 };
 MapLayout layout_of(const Expression& expression, const Shape& places, const Tensor& result);
-/// The same of operands that have these shapes; `plain` stays true.
+/// The same for operands of these shapes; `plain` is not set.
 MapLayout layout_of(std::span<const Shape> operands, const Shape& places, const Shape& result);
 
 class Checker;
-/// Checks the steps, and that the tensors have a dtype that goes with `dtype`, or with fp32.
+/// Checks the steps, and that the tensors' dtypes can be combined with `dtype`.
 void check_program(const Checker& call, const Expression& expression, DType dtype);
 
 }  // namespace starling

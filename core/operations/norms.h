@@ -10,20 +10,20 @@
 // Batch and layer normalisation, and softmax.
 namespace starling {
 
-/// Batch normalisation of x[R,C] or x[N,H,W,C] over all but the last dimension, then + residual
-/// (optional), then its rectifier. In training mean and 1/sqrt(variance + eps)
-/// of the batch (biased variance) are saved for the backward pass, and the running statistics move
-/// by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional; so is
-/// y in training, for the statistics alone.
+/// Batch normalisation of x[R,C] or x[N,H,W,C] over all dimensions but the last, followed by an
+/// optional addition of residual and the rectifier. In training, saves the batch's mean and
+/// 1/sqrt(biased variance + eps) for the backward pass, and moves the running statistics by
+/// `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional; y, too,
+/// in training, to compute statistics only.
 struct BatchNormForward {
   Tensor x, residual, gamma, beta, y;
   Tensor running_mean, running_var;  ///< updated in training, read in inference
-  /// [C]; written in training, and in inference where given; in inference without running
-  /// statistics these are the statistics
+  /// [C]. Written in training, and in inference if given; in inference without running statistics
+  /// they are read instead of those
   Tensor saved_mean, saved_inv_std;
   double eps = 1e-5, momentum = 0.1;
   bool training = true;
-  Tensor batches_tracked;  ///< int64 scalar, optional: one more in training
+  Tensor batches_tracked;  ///< int64 scalar, optional: incremented in training
   Rectifier rectifier;
   Accesses accesses() const {
     Accesses result = Accesses().read({x, residual, gamma, beta}).write({y});
@@ -35,31 +35,30 @@ struct BatchNormForward {
   }
 };
 
-/// The gradient of y may come as the sum of one or two terms (dy, dy2 optional). With a ReLU, y is
-/// the forward's output and the gradient is masked first. `dresidual` (optional)
-/// receives that masked sum, and may be dy or dy2 where the caller owns it. dx may be dy, dy2, x or
-/// a y that is not needed any more (each element is read before it is written): that saves a
-/// tensor's worth of traffic; but dx and dresidual are two tensors. With training = false the saved
-/// statistics are constants (inference-mode normalisation). Where ranks share a batch, it goes in
-/// two steps, and they add up the sums in between.
+/// The gradient of y is dy, or dy + dy2 (optional). With a ReLU, y is the forward pass's output and
+/// masks the gradient first. `dresidual` (optional) receives the masked sum, and may be dy or dy2
+/// if the caller owns it. dx may be dy, dy2, x, or y if it is not needed any more (each element is
+/// read before it is written), which saves memory traffic; but dx and dresidual must differ. With
+/// training = false the saved statistics are constants (inference-mode normalisation). If ranks
+/// share a batch it is done in two steps, between which they sum over ranks.
 struct BatchNormBackward {
   Tensor x, y, dy, dy2, gamma;
   Tensor saved_mean, saved_inv_std;
   Tensor dx, dresidual, dgamma, dbeta;
   bool accumulate = false;  ///< for dgamma and dbeta
   bool training = true;
-  /// Optional, and only where the forward pass added no residual: with beta (and gamma, if any) the
-  /// mask is found from x again, before y is rounded to x's dtype, and y may be empty. Faster: one
-  /// tensor less is read.
+  /// Optional, if the forward pass added no residual: with beta (and gamma, if any) the mask is
+  /// recomputed from x, before rounding to x's dtype, and y may be empty. Faster, since y is not
+  /// read.
   Tensor beta;
   Rectifier rectifier;
   enum class Sums : std::uint8_t {
-    kOwn,      ///< are found on the way
-    kWritten,  ///< are all that is found, beside dresidual
-    kGiven,    ///< are read in place of a first pass; without dresidual
+    kOwn,      ///< are computed internally
+    kWritten,  ///< are the only results, besides dresidual
+    kGiven,    ///< are inputs that replace the first pass; without dresidual
   };
   Sums sums = Sums::kOwn;
-  /// fp64 [C], of the masked gradient and of it times x̂, over the rows; of kOwn none.
+  /// fp64 [C]: sums over rows of the masked gradient, and of it times x̂; empty for kOwn.
   Tensor sum_dy, sum_dy_xhat;
   Accesses accesses() const {
     const Tensor mask = rectifier.relu ? y : Tensor();
@@ -68,17 +67,17 @@ struct BatchNormBackward {
     result.write({dx, dresidual}).output(accumulate, {dgamma, dbeta});
     if (sums == Sums::kGiven) return result.read({sum_dy, sum_dy_xhat});
     if (!training) return result;
-    // The sums come first. The second pass may read the masked sum that the first one writes.
+    // The first pass computes the sums. The second one may read the masked sum that it wrote.
     const double incoming = bytes_of({mask, dy, dy2});
     return result.again(bytes_of({x}) +
                         (dresidual ? std::min(incoming, bytes_of({dresidual})) : incoming));
   }
 };
 
-/// For ranks that add up sums of their batches, between BatchNormForward without y and one with the
-/// statistics given. From the sums of `count` values per channel, and of their squares, to the
-/// statistics: mean and 1/sqrt(biased variance + eps). Moves the running statistics and counts, as
-/// BatchNormForward does. Sums are fp64 [C], the others fp64 or fp32. Computed in fp64.
+/// Synchronised batch normalisation: between a BatchNormForward without y and one with given
+/// statistics, computes the statistics from sums over ranks: mean and 1/sqrt(biased variance + eps)
+/// from the sums of `count` values per channel and of their squares. Updates running statistics and
+/// count like BatchNormForward. Sums are fp64 [C], the others fp64 or fp32. Computed in fp64.
 struct BatchNormFinish {
   Tensor sum, square_sum;
   Tensor running_mean, running_var, batches_tracked;  ///< optional
@@ -94,8 +93,8 @@ struct BatchNormFinish {
   }
 };
 
-/// Layer normalisation of x[R,C] over C; gamma[C], beta[C]. mean and inv_std are [R]. All of these
-/// are optional. Not centered it is the RMS norm: the mean counts as 0, and there is none.
+/// Layer normalisation of x[R,C] over C. gamma[C], beta[C], mean[R] and inv_std[R] are optional.
+/// Not centered, it is the RMS norm, without a mean.
 struct LayerNormForward {
   Tensor x, gamma, beta, y, saved_mean, saved_inv_std;
   double eps = 1e-5;
@@ -116,15 +115,15 @@ struct LayerNormBackward {
   }
 };
 
-/// Softmax of x along its last dimension, or its logarithm. NaN in a row makes all of it NaN, as
-/// does a largest number that is infinite.
+/// Softmax of x along its last dimension, or its logarithm. A row with a NaN, or with an infinite
+/// maximum, becomes NaN.
 struct SoftmaxForward {
   Tensor x, y;
   bool logarithm = false;
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
 
-/// From what the forward pass wrote; dx may be dy.
+/// y: the forward pass's output; dx may be dy.
 struct SoftmaxBackward {
   Tensor y, dy, dx;
   bool logarithm = false;

@@ -7,7 +7,7 @@
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
 
-// Operations on each number by itself, or squared norms.
+// Elementwise operations, and squared norms.
 namespace starling {
 
 enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu, kRelu6 };
@@ -29,8 +29,8 @@ struct Cast {
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
 
-/// out = Σ_k weight_k · in_k, at most 8 terms; `accumulate` adds to out. Without it, out may be one
-/// of the terms.
+/// out = Σ_k weight_k · in_k, of at most 8 terms; `accumulate` adds to out, otherwise out may be a
+/// term.
 struct WeightedSum {
   std::array<Tensor, 8> in;
   std::array<double, 8> weight{};
@@ -44,9 +44,9 @@ struct WeightedSum {
   }
 };
 
-/// totals[first + i] (fp64, on the device) = Σ x[i]², with the bits of a Reduce of each alone
-/// (Reduce::squared_distance) onto 0. The tensors are all fp32 or all fp64. One call for all
-/// gradients of a step: a device would take longer to be told of each than to sum it.
+/// totals[first + i] (fp64, on the device) = Σ x[i]², with the same bits as
+/// Reduce::squared_distance() of each tensor. The tensors are all fp32 or all fp64. One call for
+/// all gradients of a step, since launching a kernel for each would take longer than the sums.
 struct SquaredNorms {
   std::vector<Tensor> x;
   Tensor totals;

@@ -11,11 +11,11 @@
 namespace starling {
 
 /// c[.., M, N] = a[.., M, K] · b[.., K, N] (+ bias[N], optional, added to each row), then ReLU if
-/// `relu` (not with `accumulate`; NaN stays NaN). Dimensions before the last two are batches: a's
-/// and b's broadcast to c's, as NumPy's do. A factor's rows or its columns lie side by side in
-/// memory, all other strides are free: `transposed` of a matrix is one, heads of a Transformer are
-/// others. c's rows lie whole and apart. For low-precision a and b, c may be fp32 or of their
-/// dtype.
+/// `relu` (not with `accumulate`; NaN stays NaN). Dimensions before the last two are batch
+/// dimensions: a's and b's broadcast to c's, as in NumPy. Either the rows or the columns of a
+/// factor must be contiguous; other strides are arbitrary, e.g. for transposed() matrices and the
+/// heads of a Transformer. c's rows must be contiguous and not overlap. For low-precision a and b,
+/// c may be fp32 or their dtype.
 struct Matmul {
   View a, b;
   Tensor bias;
@@ -25,18 +25,17 @@ struct Matmul {
   Accesses accesses() const;
 };
 
-/// A matrix, or the last two dimensions of a batch, with rows for columns.
+/// Swaps the last two dimensions.
 inline View transposed(const View& x) {
   return x.transposed(x.shape().rank() - 2, x.shape().rank() - 1);
 }
 
-/// The products that one comes down to: of a[B, M, K] and b[B, K, N] into c[B, M, N], where a and b
-/// may have one matrix for all, with a stride of 0. All are one, unless their strides have more to
-/// them. Rows of a with one b are one matrix.
+/// Decomposes a product into batched ones of a[B, M, K] and b[B, K, N] into c[B, M, N], where a and
+/// b may be repeated with a stride of 0: one if the strides allow it. Batches of a with the same b
+/// become one matrix.
 std::vector<Matmul> batches_of(const Matmul& args);
 
-/// One factor of those as libraries want it: whether it is a matrix of whole rows that is read with
-/// rows for columns, and elements from one of these rows to the next.
+/// A factor as BLAS libraries describe it: whether it is transposed, and the leading dimension.
 struct FactorLayout {
   bool transposed = false;
   std::int64_t line = 0;

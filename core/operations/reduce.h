@@ -4,20 +4,20 @@
 
 #include "core/operations/map.h"
 
-// An expression of broadcast operands, added up.
+// Reductions of an expression of broadcast operands.
 namespace starling {
 
-/// y = factor · the sum of the expression's numbers over the dimensions along which y has one place
-/// or none, or the largest or least of them, NaN where one is: y broadcasts to the expression's
-/// places, and its gradients' shapes are those of what was broadcast. Without steps the expression
-/// is its first tensor. Sums of few numbers gather in the type of arithmetic, and go on in fp64, in
-/// an order that depends on the sizes alone. Arithmetic is fp64's where y is fp64, whose operands
-/// have any type, and otherwise fp32's; bf16 and fp16 operands go with a y of their type or fp32.
+/// y = factor · the sum of the expression, or its maximum or minimum (NaN if any element is), over
+/// the dimensions that y lacks or where it has size 1: y broadcasts to the expression's shape.
+/// Without steps the expression is its first tensor. Partial sums of few elements are in the
+/// arithmetic type, further sums in fp64, in an order that depends on sizes only. The arithmetic
+/// type is fp64 if y is fp64, with operands of any dtype; otherwise fp32, where bf16 and fp16
+/// operands require a y of their dtype or fp32.
 struct Reduce : Expression {
   Tensor y;
   Reduction by = Reduction::kSum;
-  double factor = 1.0;      ///< of sums: a share makes it the mean
-  bool accumulate = false;  ///< of sums: adds to y
+  double factor = 1.0;      ///< for sums, e.g. to get the mean
+  bool accumulate = false;  ///< for sums: adds to y
 
   Reduce() = default;
   /// The sum of a tensor.
@@ -34,8 +34,8 @@ struct Reduce : Expression {
   Accesses accesses() const;
 };
 
-/// Whether a Reduce adds up the squares of a tensor in fp64: what backends have a loop of its own
-/// for.
+/// Whether a Reduce is the sum of squares of a tensor in fp64, for which backends have a special
+/// loop.
 bool sums_squares(const Reduce& args);
 
 }  // namespace starling

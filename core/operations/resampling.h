@@ -7,7 +7,7 @@
 #include "core/operations/accesses.h"
 #include "core/tensor.h"
 
-// Images of another size, each pixel a weighted sum of a few along both axes.
+// Resizing of images: each pixel is a separable weighted sum.
 namespace starling {
 
 enum class Resampling : std::uint8_t {
@@ -16,20 +16,20 @@ enum class Resampling : std::uint8_t {
   kAverage,   ///< the mean of pixels ⌊p·in / out⌋ … ⌈(p + 1)·in / out⌉ - 1
 };
 
-/// Pixels first … last, of which the first counts `at_first` and each other one `rest`.
+/// Pixels first … last with weights: `at_first` for the first, `rest` for each other one.
 struct ResampleTaps {
   std::int32_t first = 0, last = 0;
   double at_first = 1.0, rest = 0.0;
   STARLING_HD double of(std::int64_t pixel) const { return pixel == first ? at_first : rest; }
 };
 
-/// An axis of `in` pixels that becomes one of `out`.
+/// Resizes one axis from `in` to `out` pixels.
 struct ResampleAxis {
   Resampling kind = Resampling::kNearest;
   std::int64_t in = 1, out = 1;
-  double scale = 1.0;  ///< of the first two kinds
+  double scale = 1.0;  ///< for kNearest and kBilinear
 
-  /// What pixel p of the result is made of.
+  /// The input pixels of output pixel p.
   STARLING_HD ResampleTaps taps(std::int64_t p) const {
     const auto at = [&](std::int64_t pixel) {
       return static_cast<std::int32_t>(pixel < in ? pixel : in - 1);
@@ -50,9 +50,9 @@ struct ResampleAxis {
   struct PixelRange {
     std::int32_t first = 0, last = -1;
   };
-  /// The pixels of the result that pixel i goes into.
+  /// The output pixels that input pixel i contributes to.
   STARLING_HD PixelRange users_of(std::int64_t i) const {
-    // The first p for which `reaches` holds, as it does from there on.
+    // Binary search: the first p for which the monotonic `reaches` holds.
     const auto search = [&](auto reaches) {
       std::int64_t low = 0, high = out;
       while (low < high) {
@@ -66,15 +66,15 @@ struct ResampleAxis {
   }
 };
 
-/// y[N,P,Q,C] from x[N,H,W,C]; or, `transposed`, x's gradient y from that of the result, x. Each
-/// number is summed in a fixed order.
+/// Resizes x[N,H,W,C] to y[N,P,Q,C]; `transposed`: computes the gradient y of the input from that
+/// of the result, x. The order of summation is fixed.
 struct Resample {
   Resampling kind = Resampling::kNearest;
   Tensor x, y;
-  std::array<double, 2> scale{1.0, 1.0};  ///< pixels of the result for one, of height and width
+  std::array<double, 2> scale{1.0, 1.0};  ///< output / input size, of height and width
   bool transposed = false;
 
-  /// Height's (0) or width's (1).
+  /// Of height (0) or width (1).
   ResampleAxis axis(int i) const {
     const Tensor &from = transposed ? y : x, &to = transposed ? x : y;
     return {kind, from.shape()[i + 1], to.shape()[i + 1], scale[static_cast<std::size_t>(i)]};

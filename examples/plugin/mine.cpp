@@ -84,7 +84,7 @@ std::unique_ptr<Topology> make_halves(ConfigSection&, const RankLayout& site) {
   return std::make_unique<Halves>(site.ranks);
 }
 
-/// Half the rate after every so many updates.
+/// Halves the learning rate after a fixed number of updates.
 class Halving final : public Schedule {
  public:
   Halving(double base_lr, std::int64_t every) : base_lr_(base_lr), every_(every) {}

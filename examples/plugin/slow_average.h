@@ -10,8 +10,8 @@
 
 namespace mine {
 
-/// Every rank trains by itself. After steps t with period | t+1, x̄ being the mean of all ranks' x,
-/// they meet (SlowMo, arXiv 1910.00643):
+/// Ranks train independently. After steps t with period | t+1, with x̄ the mean of all ranks' x
+/// (SlowMo, arXiv 1910.00643):
 ///     u' = momentum · u + (a - x̄)/lr        a' = a - lr · u'        x' = a'
 /// with a(0) = x(0) and u(0) = 0; where lr = 0, a' = x' = x̄. Nothing is in flight between steps.
 class SlowAverage final : public starling::Algorithm {
@@ -51,7 +51,7 @@ class SlowAverage final : public starling::Algorithm {
  private:
   bool meets() const { return (info_.step + 1) % period_ == 0; }
 
-  /// The sum of the parameters starts at once, so that it runs beside the rest of the pass.
+  /// The sum of the parameters starts at once, so that it overlaps with the rest of the pass.
   void update(int b) {
     updater_.update(b, info_);
     if (!meets() || ranks() == 1) return;

@@ -4,8 +4,8 @@
 
 #include <starling/operation.h>
 
-// An operation of one's own, y = x / (1 + |x|): softsign.cpp has the layer and the CPU's code,
-// softsign.cu the GPU's. Both run the same arithmetic, which stands here.
+// A custom operation, y = x / (1 + |x|): softsign.cpp has the layer and the CPU's code, softsign.cu
+// the GPU's. Both use the arithmetic defined here.
 namespace mine {
 
 template <class T>

@@ -4,7 +4,7 @@
 
 #include <starling/functions.h>
 
-// A pointwise function of one's own. A line in mine.cpp makes it a layer, squareplus.cu a kernel.
+// A custom pointwise function. A line in mine.cpp makes it a layer, squareplus.cu a kernel.
 namespace mine {
 
 /// A smooth ReLU without exponentials (arXiv 2112.11687).

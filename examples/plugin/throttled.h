@@ -15,10 +15,9 @@
 
 namespace mine {
 
-/// Another transport as it would be behind a slower link: a rank's buckets leave one after the
-/// other, at so many bits a second, and arrive a latency later. The numbers are the other's;
-/// waiting takes longer. Between ranks of a group sum, and of a sum over all, 2 (m - 1)/m of the
-/// buffer leaves each of m ranks, as in a ring.
+/// Simulates a slower link on top of another transport: a rank's buckets are sent one after the
+/// other, with a given rate and latency. Results are unchanged; waits take longer. In sums over m
+/// ranks each rank sends 2 (m - 1)/m of the buffer, as in a ring.
 class Throttled final : public starling::ForwardingTransport {
  public:
   Throttled(std::unique_ptr<starling::Transport> inner, double bits_per_second,

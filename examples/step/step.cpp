@@ -78,8 +78,8 @@ void train(const MpiSession& session) {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   Model model(std::make_unique<Curve>(), Shape{1});
 
-  // Parameters, gradients and the optimizer's states lie in flat buckets, in backward order. The
-  // model's tensors are views into them. Buckets of 2 KiB make three of this small model.
+  // Parameters, gradients and the optimizer's states are in flat buckets, in backward order. The
+  // model's tensors are views into them. With 2 KiB each, this small model has three buckets.
   const nlohmann::json none = nlohmann::json::object();
   ConfigSection defaults(none, "defaults");
   const auto adamw = optimizers().make("adamw", "optimizer.type", defaults);
@@ -100,9 +100,9 @@ void train(const MpiSession& session) {
                                                               .buckets = buckets,
                                                               .topology = topology.get()});
 
-  // The tape reports each gradient as it is complete. With a bucket's last one the scheduler calls
-  // the algorithm: one kernel mixes in what came and applies AdamW, and the next exchange starts,
-  // all while the backward pass goes on with the layers before.
+  // The tape reports each gradient when it is complete. After a bucket's last one the scheduler
+  // calls the algorithm: one kernel mixes in the neighbours' parameters and applies AdamW, and the
+  // next exchange starts, all while the backward pass continues with earlier layers.
   BucketScheduler scheduler(plan, buckets, *gossip, /*allow_unused=*/false);
   Tape tape(*backend);
   tape.set_gradient_memory([&](Parameter& parameter) { scheduler.begun(parameter); });

@@ -97,7 +97,7 @@ static void map(const MapStep* steps, int count, const T* const* in, const Compu
   const auto prefetch_inputs = [&](int s, Index begin) {
     const Index ahead = begin + 2 * kBlock <= n ? kBlock : 0;
     for (int k = s; k < kMapTensors; k += count)
-      if (in[k]) ask_for(in[k] + begin + ahead, ahead);
+      if (in[k]) prefetch_range(in[k] + begin + ahead, ahead);
   };
   const auto run_step = [&](int s, Index begin, Index size) {
     R* to = buffer[kMapResults + s];

@@ -14,7 +14,7 @@ namespace starling::cpu {
 
 using Index = std::int64_t;
 
-/// The sizes of a convolution or pooling, spelled out.
+/// The sizes of a convolution or pooling.
 struct Geometry {
   Index images = 0, height = 0, width = 0, channels = 0;
   Index out_height = 0, out_width = 0, out_channels = 0;
@@ -22,17 +22,17 @@ struct Geometry {
         dilation_h = 1, dilation_w = 1, groups = 1;
 };
 
-/// The sizes of a matrix product: c[m,n] (+)= op(a)·op(b), with k terms a number.
+/// The sizes of a matrix product: c[m,n] (+)= op(a)[m,k]·op(b)[k,n].
 struct Product {
   Index m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false, accumulate = false;
-  Index line_a = 0, line_b = 0, line_c = 0;  ///< elements from one line in memory to the next
+  Index line_a = 0, line_b = 0, line_c = 0;  ///< leading dimensions
 
-  /// The same product of matrices whose lines follow each other.
+  /// The same product with contiguous matrices.
   Product dense() const {
     return {m, n, k, transpose_a, transpose_b, accumulate, width_a(), width_b(), n};
   }
-  /// Numbers of a line in memory, and lines.
+  /// Length and number of lines in memory.
   Index width_a() const { return transpose_a ? m : k; }
   Index lines_a() const { return transpose_a ? k : m; }
   Index width_b() const { return transpose_b ? k : n; }
@@ -42,15 +42,15 @@ struct Product {
 template <class T>
 struct AttentionCall;
 
-/// Where a step's results go.
+/// An output of a map: the slot of a step's result, and its destination.
 template <class T>
 struct MapResult {
   T* y;
   int slot;
 };
 
-/// How many rows of `channels` values the normalisation kernels take as one long row: enough for
-/// 128 values that fill whole vectors.
+/// The number of rows of `channels` values that normalisation kernels treat as one long row, so
+/// that it fills whole vectors.
 STARLING_HD Index fold_rows(Index channels) {
   if (channels >= 128) return 1;
   const Index power = channels & -channels;  // the largest power of two that divides it
@@ -59,42 +59,39 @@ STARLING_HD Index fold_rows(Index channels) {
   return (rows + unit - 1) / unit * unit;
 }
 STARLING_HD Index fold_width(Index channels) { return fold_rows(channels) * channels; }
-/// Rows in a block whose sums gather in T: at most 256 long rows, about 128 KiB of fp32.
+/// Rows of a block, whose sums are accumulated in T: at most 256 long rows, about 128 KiB of fp32.
 STARLING_HD Index block_rows(Index channels) {
   const Index width = fold_width(channels);
   const Index lines = 32768 / width;
   return fold_rows(channels) * (lines < 16 ? 16 : lines > 256 ? 256 : lines);
 }
 
-/// Channels that the depthwise kernels take at a time, and the largest window that they have room
-/// for.
+/// Channels per block of the depthwise kernels, and their largest window.
 constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
-/// Rows of an image that a window spans.
+/// Height of a window, including dilation.
 STARLING_HD Index depthwise_rows(const Geometry& g) { return (g.kernel_h - 1) * g.dilation_h + 1; }
 
-/// Own kernels for one element type and one instruction set, on plain pointers and ranges; the
-/// callers split the work over threads. T is float, double, BFloat16 or Float16; R is what it is
-/// computed in. Sums over many elements gather in short runs of R and go on in double. For the
-/// 16-bit types only the normalisation, elementwise and loss kernels are there: callers widen
-/// pieces for the others.
+/// Kernels for one element type and one instruction set, on raw pointers and ranges; callers divide
+/// the work among threads. T is float, double, BFloat16 or Float16; R is its arithmetic type. Long
+/// sums are accumulated in R over short runs, and in double beyond. 16-bit types have only the
+/// normalisation, elementwise and loss kernels; for others, callers convert.
 template <class T>
 struct Kernels {
   using R = Compute<T>;
 
-  // --- Normalisation (norm_isa.cpp). Rows hold `channels` values; per-channel vectors marked
-  // [width] are repeated so that they cover fold_width(channels) values: several short rows are
-  // then processed as one long one.
+  // --- Normalisation (norm_isa.cpp). Rows have `channels` values; per-channel vectors marked
+  // [width] are repeated to fold_width(channels) values, so that several short rows are processed
+  // as one.
 
   /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width
   /// values.
   void (*moments)(const T* x, Index rows, Index channels, R* scratch, double* mean, double* m2);
-  /// y = x·scale + shift (+ residual), then what `rectifier` makes of it if `relu`. scale, shift:
-  /// [width].
+  /// y = x·scale + shift (+ residual), then the rectifier if `relu`. scale, shift: [width].
   void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale,
                  const R* shift, bool relu, const math::RectifierOf<R>& rectifier);
-  /// g = (dy + dy2) masked by y; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz
-  /// optional; where scale is given and y is not, the mask is found from x·scale + shift in y's
-  /// place. mean, scale, shift: [width]; scratch: 2 · width.
+  /// g = (dy + dy2) masked by y; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; given
+  /// scale but not y, x·scale + shift is used for the mask. mean, scale, shift: [width]; scratch: 2
+  /// · width.
   void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows,
                       Index channels, const R* mean, const R* scale, const R* shift,
                       const math::RectifierOf<R>& rectifier, R* scratch, double* sum_g,
@@ -103,30 +100,30 @@ struct Kernels {
   void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows,
                         Index channels, const R* mean, const R* scale, const R* shift,
                         const math::RectifierOf<R>& rectifier, const R* a, const R* b, const R* c);
-  /// gamma, beta, mean and inv_std: optional. Not centered, the mean counts as 0.
+  /// gamma, beta, mean and inv_std: optional. Not centered: the mean is taken as 0.
   void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std,
                              Index rows, Index channels, bool centered, double eps);
-  /// Adds to sums[2 · channels] (optional) the block's shares for dbeta, and behind them for
-  /// dgamma; dx optional. Where the mean counts as 0 it is null. scratch: 2 · channels.
+  /// Adds the block's contributions to dbeta and dgamma to sums[2 · channels] (optional); dx
+  /// optional. mean is null if not centered. scratch: 2 · channels.
   void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean,
                               const R* inv_std, T* dx, Index rows, Index channels, R* scratch,
                               double* sums);
 
-  // --- Reductions (reduce_isa.cpp) of lines of numbers that are `line` apart.
-  /// to[i] = line i's n numbers.
+  // --- Reductions (reduce_isa.cpp) of a matrix with leading dimension `line`.
+  /// to[i] = reduction of the n elements of line i.
   void (*fold_lines)(Reduction by, const T* x, Index line, Index lines, Index n, double* to);
-  /// to[c] takes column c of the lines, too. `joins`: lines that follow each other may be taken as
-  /// longer ones.
+  /// Accumulates column c in to[c]. `joins`: several contiguous lines may be treated as a longer
+  /// one.
   void (*fold_columns)(Reduction by, const T* x, Index line, Index lines, Index columns, bool joins,
                        double* to);
 
   // --- Elementwise (elementwise_isa.cpp), on n elements.
-  /// The `count` steps of a Map (core/operations/map.h). Of slot k < kMapTensors, in[k] or, in R,
-  /// wide[k] are n numbers; where both are null, and of the numbers' slots, constants[k] is all.
+  /// The `count` steps of a Map (core/operations/map.h). Slot k < kMapTensors has n elements: in[k]
+  /// or, in R, wide[k]. If both are null, and for constants' slots, its value is constants[k].
   void (*map)(const MapStep* steps, int count, const T* const* in, const R* const* wide,
               const R* constants, const MapResult<T>* results, int outputs, Index n);
   void (*add)(const T* a, const T* b, T* y, Index n);
-  /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a
+  /// Elements first … first + n - 1 of a dropout of x to y (addresses of element 0); `first` is a
   /// multiple of 4.
   void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
                   std::uint64_t counter);
@@ -139,40 +136,38 @@ struct Kernels {
   void (*widen)(const T* x, R* y, Index n) = nullptr;
   void (*narrow)(const R* x, T* y, Index n) = nullptr;
 
-  // --- Copies (copy_isa.cpp) of numbers of T's size, as they are. `large`: past the caches, where
-  // that can be.
+  // --- Copies (copy_isa.cpp) of elements of T's size. `large`: use streaming stores if possible.
   /// y[c · line_y + r] = x[r · line_x + c].
   void (*transpose)(const T* x, Index line_x, T* y, Index line_y, Index rows, Index columns,
                     bool large);
-  /// Lines of n numbers.
+  /// Lines of n elements.
   void (*copy_lines)(const T* x, Index line_x, T* y, Index line_y, Index lines, Index n,
                      bool large);
 
-  // --- Numbers in fewer bytes (codec_isa.cpp), fp32 and fp64 only. A block's head is what
-  // kernels/math/codec.h has it to be.
-  /// Finds the range of n numbers as fp32. With `min_max`, lowers *least and raises *most to
-  /// theirs; otherwise sets them to ∓max|x|. Both become NaN where a number is.
+  // --- Codes (codec_isa.cpp), fp32 and fp64 only. `head`: see kernels/math/codec.h.
+  /// The range of n elements in fp32. With `min_max`, lowers *least to their minimum and raises
+  /// *most to their maximum; otherwise sets them to ∓max|x|. Both become NaN if any element is.
   void (*range)(bool min_max, const T* x, Index n, float* least, float* most) = nullptr;
-  /// Encodes n numbers; `head` is optional.
+  /// Encodes n elements; `head` is optional.
   void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes,
                   float* head) = nullptr;
-  /// sum = (0, or with `accumulate` sum) + Σ weight_k · decoded_k of one or two messages, of
-  /// numbers that share a head in each.
+  /// sum = (`accumulate` ? sum : 0) + Σ weight_k · decoded_k, for one or two messages, within a
+  /// block.
   void (*decode8)(bool min_max, int terms, const float* const* heads,
                   const std::uint8_t* const* codes, Index n, const T* weights, bool accumulate,
                   T* sum) = nullptr;
   void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
-  /// sum = (0, or with `accumulate` sum) + weight · decoded.
+  /// sum = (`accumulate` ? sum : 0) + weight · decoded.
   void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;
 
   // --- Attention (attention_isa.cpp, attention.h).
-  /// Query blocks first … last - 1, counted over samples, heads and blocks. scratch: the call's
+  /// Query blocks [first, last), numbered over samples, heads and blocks. scratch:
   /// forward_scratch().
   void (*attention_forward)(const AttentionCall<T>& call, Index first, Index last, R* scratch);
-  /// Heads of keys first … last - 1, counted over samples. scratch: backward_scratch().
+  /// Key heads [first, last), numbered over samples and heads. scratch: backward_scratch().
   void (*attention_backward)(const AttentionCall<T>& call, Index first, Index last, R* scratch);
 
-  // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
+  // --- Pooling (pool_isa.cpp): images [first, last) of N×H×W×C.
   void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first,
                            Index last);
   void (*max_pool_backward)(const T* dy, const std::int32_t* index, T* dx, const Geometry& g,
@@ -180,44 +175,44 @@ struct Kernels {
   void (*avg_pool_forward)(const T* x, T* y, const Geometry& g, Index first, Index last);
   void (*avg_pool_backward)(const T* dy, T* dx, const Geometry& g, Index first, Index last);
 
-  // --- Softmax (softmax_isa.cpp), or its logarithm, of rows of n numbers. dx may be dy.
+  // --- Softmax (softmax_isa.cpp) or its logarithm, of rows of n elements. dx may be dy.
   void (*softmax)(const T* x, T* y, Index rows, Index n, bool logarithm);
   void (*softmax_backward)(const T* y, const T* dy, T* dx, Index rows, Index n, bool logarithm);
   // Loss on rows of logits
-  /// loss[row] of each row; dlogits (optional, may be logits) = gradient · scale. Labels lie within
-  /// the classes.
+  /// loss[row] of each row; dlogits (optional, may be logits) = gradient · scale. Labels must be in
+  /// range.
   void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss,
                                 T* dlogits, Index rows, Index classes, double smoothing,
                                 double scale);
 
-  // --- 3×3 convolutions to 16 channels (conv16_isa.cpp), fp32 only; null where the instruction set
-  // has nothing to gain.
-  /// y of the images first … last - 1, with packed weights; width >= 4. scratch: 3 · (width + 2) ·
+  // --- 3×3 convolutions to 16 channels (conv16_isa.cpp), fp32 only; null if not faster with this
+  // instruction set.
+  /// y of images [first, last), with packed weights; width >= 4. scratch: 3 · (width + 2) ·
   /// channels.
   void (*conv16)(const Geometry& g, const T* x, const T* packed, T* y, Index first, Index last,
                  T* scratch) = nullptr;
   /// Packs weight[16,3,3,channels] for conv16.
   void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
 
-  // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels:
-  // fp64, and in fp32 the last alone. Each call does the block of kDepthwiseBlock channels from
-  // `channel` on; scratch: see cpu_depthwise.cpp.
-  /// Packs weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], zeros at the end.
+  // --- Depthwise convolutions (depthwise_isa.cpp), groups = channels = out_channels: fp64, and in
+  // fp32 the gradient of weights only. Each call computes a block of kDepthwiseBlock channels
+  // starting at `channel`; scratch: see cpu_depthwise.cpp.
+  /// Packs weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], padded with zeros.
   void (*depthwise_pack)(const Geometry& g, const T* weight, T* packed) = nullptr;
-  /// Output rows first … last - 1 of an image. bias: optional.
+  /// Output rows [first, last) of an image. bias: optional.
   void (*depthwise_forward)(const Geometry& g, const T* x, const T* packed, const T* bias, T* y,
                             Index image, Index first, Index last, Index channel,
                             T* scratch) = nullptr;
-  /// Input rows first … last - 1 of an image.
+  /// Input rows [first, last) of an image.
   void (*depthwise_backward_data)(const Geometry& g, const T* dy, const T* packed, T* dx,
                                   Index image, Index first, Index last, Index channel,
                                   T* scratch) = nullptr;
-  /// sums[kH·kW, kDepthwiseBlock] of the images first … last - 1, overwritten.
+  /// sums[kH·kW, kDepthwiseBlock] over images [first, last); overwritten.
   void (*depthwise_backward_weights)(const Geometry& g, const T* x, const T* dy, T* sums,
                                      Index first, Index last, Index channel, T* scratch) = nullptr;
 
-  // --- Convolution and matrix product by plain loops (plain_isa.cpp): what fp64 uses.
-  /// Output rows first … last, counted over N·P.
+  // --- Convolution and matrix product by plain loops (plain_isa.cpp), for fp64.
+  /// Output rows first … last, numbered over N·P.
   void (*conv_forward)(const Geometry& g, const T* x, const T* weight, const T* bias, T* y,
                        Index first, Index last);
   /// Input rows first … last, counted over N·H.

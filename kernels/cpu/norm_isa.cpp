@@ -437,9 +437,9 @@ static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma
             mean_gx = static_cast<R>(share * along[1]);
     const Index ahead = r + 2 < rows ? 2 * n : 0;
     in_parts(
-        n, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
-          ask_for(own.x + first + ahead, count);
-          ask_for(own.dy + first + ahead, count);
+        n, kPrefetchInterval, [&](Index first, Index count) __attribute__((always_inline)) {
+          prefetch_range(own.x + first + ahead, count);
+          prefetch_range(own.dy + first + ahead, count);
           R* to = out.room(r, first);
           const R* factor = gamma + first;
           const auto value = [=](Index i, R g) __attribute__((always_inline)) {

@@ -8,10 +8,10 @@
 
 #include "kernels/cpu/storage.h"
 
-// Writing for the files compiled once per instruction set: a run of computed numbers goes to
-// memory, past the caches where that pays, as the storage type. Loops leave their results of 16-bit
-// types in a buffer of fp32 in the first cache and pack them from there: the processor's own
-// conversions do not come out of the compiler's vectors.
+// Stores of results in files that are compiled once per instruction set: conversion to the storage
+// type, and streaming stores where they pay off. For 16-bit types kernels write fp32 to a buffer in
+// the L1 cache, which is converted from there, since compilers do not vectorise with the
+// processor's conversion instructions.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
@@ -22,10 +22,9 @@ constexpr Index kStreamBuffer = 4096;  // elements
 // bytes; smaller results may still be in a cache when they are read
 constexpr Index kStreamFrom = Index{4} << 20;
 
-/// Whether a result of `elements` that long lines of `width` make up should be, and can be,
-/// streamed to `to`. A large result will have left the caches before it is read again, and the
-/// memory it goes to is not in them: writing past the caches saves reading that memory first, a
-/// third of the traffic.
+/// Whether a result of `elements`, in lines of `width`, should and can be written with streaming
+/// stores. A large result is evicted from the caches before it is read again; bypassing them saves
+/// reading the destination first, a third of the traffic.
 template <class T>
 static inline bool streams(const T* to, Index elements, Index width) {
 #if defined(__AVX2__)
@@ -38,7 +37,7 @@ static inline bool streams(const T* to, Index elements, Index width) {
 #endif
 }
 
-/// Copies whole cache lines past the caches.
+/// Copies whole cache lines with streaming stores.
 template <class T>
 static inline void stream(T* to, const T* from, Index n) {
 #if defined(__AVX512F__)
@@ -57,14 +56,14 @@ static inline void stream(T* to, const T* from, Index n) {
 #endif
 }
 
-/// Other threads may read streamed memory after this.
+/// Makes streaming stores visible to other threads.
 static inline void end_stream() {
 #if defined(__AVX2__)
   _mm_sfence();
 #endif
 }
 
-/// Rounds n numbers to nearest even.
+/// Converts n elements, rounding to nearest even.
 static inline void narrow_run(BFloat16* to, const float* from, Index n) {
   for (Index i = 0; i < n; ++i) to[i] = narrow<BFloat16>(from[i]);
 }
@@ -80,8 +79,8 @@ static inline void narrow_run(Float16* to, const float* from, Index n) {
 }
 
 #if defined(__AVX512F__)
-/// Does narrow_run() by the instruction for it. It takes denormal numbers for zero, as all
-/// arithmetic on the CPU does.
+/// narrow_run() with AVX512_BF16, which treats subnormal numbers as zero, as arithmetic on the CPU
+/// does.
 template <bool kStream>
 __attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, const float* from,
                                                                   Index n) {
@@ -99,8 +98,7 @@ __attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, 
 }
 #endif
 
-/// Writes n computed numbers of a 16-bit type; where they are streamed n makes up whole cache
-/// lines.
+/// Converts and stores n elements of a 16-bit type; `streamed` requires whole cache lines.
 template <class T>
 static inline void pack(T* to, const float* from, Index n, bool streamed) {
 #if defined(__AVX512F__)

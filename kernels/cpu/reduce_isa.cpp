@@ -58,7 +58,7 @@ static void fold_lines(Reduction by, const T* x, Index line, Index lines, Index 
                 const T* from = x + i * line + first;
                 R part = fold_line<Fold>(from, count, nothing);
                 if constexpr (!kSums<Fold>) {
-                  if (i + 1 < lines) ask_for(from + line, count);
+                  if (i + 1 < lines) prefetch_range(from + line, count);
                   const R sum = fold_line<Plus>(from, count, R(0));
                   if (__builtin_isnan(sum)) part = fold_line<OrNan<Fold>>(from, count, nothing);
                   result = OrNan<Fold>::of(result, static_cast<double>(part));

@@ -3,13 +3,13 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 
-// Rows that come from memory once, for the files compiled once per instruction set: between its
-// passes a row, or a part of a long one, is in the first cache, and the next row is on its way.
+// Loops over rows, for files that are compiled once per instruction set. A row, or part of a long
+// one, stays in the L1 cache for several passes, while the next row is prefetched.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-/// What numbers become, in chains so that it vectorises.
+/// A reduction in independent lanes, so that it vectorises.
 template <class R, class Fold>
 struct Lanes {
   static constexpr Index kCount = 32;
@@ -18,7 +18,7 @@ struct Lanes {
   [[gnu::always_inline]] explicit Lanes(R nothing) {
     for (Index j = 0; j < kCount; ++j) lane[j] = nothing;
   }
-  /// Takes f(i) of i < n.
+  /// Accumulates f(i) for i < n.
   template <class F>
   [[gnu::always_inline]] void take(Index n, F f) {
     Index i = 0;
@@ -41,7 +41,7 @@ struct Plus {
   }
 };
 
-/// The larger or the lesser of two. NaN: which one is then left is open.
+/// Maximum and minimum; unspecified for NaN.
 struct Largest {
   template <class R>
   STARLING_HD static R of(R a, R b) {
@@ -55,22 +55,22 @@ struct Least {
   }
 };
 
-/// Calls f(first, count) for a row's parts.
+/// Calls f(first, count) for parts of a row.
 template <class F>
 STARLING_HD void in_parts(Index n, Index part, F f) {
   for (Index i = 0; i < n; i += part) f(i, n - i < part ? n - i : part);
 }
-constexpr Index kAskedPart = 512;  ///< of a row, between which the next one is asked for
+constexpr Index kPrefetchInterval = 512;  ///< elements between prefetches of the next row
 
-/// Asks for numbers that come next while there is work on others.
+/// Prefetches n elements.
 template <class T>
-STARLING_HD void ask_for(const T* from, Index n) {
+STARLING_HD void prefetch_range(const T* from, Index n) {
   const char* line = reinterpret_cast<const char*>(from);
   for (Index i = 0; i < n * static_cast<Index>(sizeof(T)); i += 64) __builtin_prefetch(line + i);
 }
 
-/// The sum of a row: of part(first, count)(i), i < count, for its parts of kStreamBuffer numbers,
-/// in R, and then in double; `next`, if any, is asked for.
+/// The sum of a row: Σ part(first, count)(i) for i < count, over parts of kStreamBuffer elements;
+/// in R within a part, and in double over parts. Prefetches the row at `next`, if not null.
 template <class R, class T, class Part>
 STARLING_HD double row_sum(Index n, const T* next, Part part) {
   double sum = 0.0;
@@ -79,8 +79,8 @@ STARLING_HD double row_sum(Index n, const T* next, Part part) {
         const auto f = part(begin, size);
         Lanes<R, Plus> lanes(R(0));
         in_parts(
-            size, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
-              if (next) ask_for(next + begin + first, count);
+            size, kPrefetchInterval, [&](Index first, Index count) __attribute__((always_inline)) {
+              if (next) prefetch_range(next + begin + first, count);
               lanes.take(
                   count, [=](Index i) __attribute__((always_inline)) { return f(first + i); });
             });
@@ -89,8 +89,7 @@ STARLING_HD double row_sum(Index n, const T* next, Part part) {
   return sum;
 }
 
-/// Where rows of n numbers are written: as they are computed, or from a buffer of kStreamBuffer
-/// numbers.
+/// Writes rows of n elements: directly, or through a buffer of kStreamBuffer elements.
 template <class T>
 struct RowOutput {
   using R = Compute<T>;
@@ -105,13 +104,13 @@ struct RowOutput {
         n(size),
         streamed(may_stream && streams(to, rows * n, n % kStreamBuffer)) {}
   [[gnu::always_inline]] bool direct() const { return !kIsLow<T> && !streamed; }
-  /// Where the numbers from `first` on of a row are to be computed.
+  /// Where to write a row's results from `first` on.
   [[gnu::always_inline]] R* room(Index row, Index first) const {
     if constexpr (!kIsLow<T>)
       if (!streamed) return y + row * n + first;
     return buffer;
   }
-  /// Writes what is there.
+  /// Stores them, if they are in the buffer.
   [[gnu::always_inline]] void put(Index row, Index first, Index count) const {
     if constexpr (kIsLow<T>) {
       pack(y + row * n + first, buffer, count, streamed);
@@ -124,16 +123,15 @@ struct RowOutput {
   }
 };
 
-/// Rows of n numbers as they are computed with; those of 16-bit types are widened into a buffer of
-/// kStreamBuffer.
+/// Reads rows of n elements in R; 16-bit types are converted in a buffer of kStreamBuffer elements.
 template <class T>
 struct RowInput {
   using R = Compute<T>;
   const T* x;
   R* buffer;
   Index n;
-  /// The numbers first … first + count - 1 of a row; `again` where the same of this row were asked
-  /// for last, and are still there.
+  /// Elements first … first + count - 1 of a row. `again`: the same as in the last call, so that
+  /// the buffer can be reused.
   [[gnu::always_inline]] const R* numbers(Index row, Index first, Index count, bool again) const {
     if constexpr (kIsLow<T>) {
       if (again && n <= kStreamBuffer) return buffer;

@@ -87,10 +87,10 @@ static void softmax_backward(const T* y, const T* dy, T* dx, Index rows, Index n
                           };
                         }));
     in_parts(
-        n, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
+        n, kPrefetchInterval, [&](Index first, Index count) __attribute__((always_inline)) {
           const T *a = row + first, *g = gradient + first;
-          ask_for(a + ahead, count);
-          ask_for(g + ahead, count);
+          prefetch_range(a + ahead, count);
+          prefetch_range(g + ahead, count);
           R* to = out.room(r, first);
           if (logarithm) {
             STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
@@ -119,8 +119,8 @@ static void softmax_cross_entropy(const T* logits, const std::int32_t* labels, d
     const R largest = most.result();
     Lanes<double, Plus> powers(0.0), logits_less(0.0);
     in_parts(
-        classes, kAskedPart, [&](Index first, Index count) __attribute__((always_inline)) {
-          R shifted[kAskedPart], power[kAskedPart];
+        classes, kPrefetchInterval, [&](Index first, Index count) __attribute__((always_inline)) {
+          R shifted[kPrefetchInterval], power[kPrefetchInterval];
           for (Index i = 0; i < count; ++i) {
             shifted[i] = widen(row[first + i]) - largest;
             power[i] = math::exponential(shifted[i]);

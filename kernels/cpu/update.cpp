@@ -184,7 +184,8 @@ void round_piece(const T* from, Low* to, std::int64_t count) {
 /// Asks for what the rule will read of [begin, end), while messages are decoded: that computes, and
 /// leaves the memory idle.
 template <class T>
-void ask_for(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
+void prefetch_range(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin,
+                    std::int64_t end) {
   constexpr std::int64_t kLine = 64 / sizeof(T);
   for (std::int64_t i = begin; i < end; i += kLine) {
     __builtin_prefetch(whole.span.gradient + i, 0, 2);
@@ -212,7 +213,7 @@ void run_pieces(const CpuStep<T>& step, const UpdateArgs& args, const Whole<T>& 
     const std::int64_t last = std::min(first + kPiece, end);
     T* out = whole.stream ? streamed : whole.span.x_out + first;
     if (!whole.messages.empty() && !whole.skip)
-      ask_for(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
+      prefetch_range(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
     if (whole.sums) add_up(args, whole, first, last, sum);
     // Here the update finds it in the cache.
     if (!squares.empty())

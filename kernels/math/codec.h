@@ -4,9 +4,9 @@
 
 #include "core/host_device.h"
 
-// Numbers in 8 bits: what sender and receiver compute alike, in fp32 and without fused
-// multiply-add, so that both decode the same bits. A code has `of(least, most)`, what a block's
-// numbers say of it; `head`, that as a few floats, which travel with the block; encode, decode.
+// 8-bit codes. Computed in fp32 without fused multiply-add, so that sender and receiver decode the
+// same bits. A code has `of(least, most)`, which makes a block's code from its range; `head`, its
+// parameters as floats, sent with the block; encode and decode.
 namespace starling::math {
 
 STARLING_HD float round_to_even(float x) {
@@ -17,8 +17,8 @@ STARLING_HD float round_to_even(float x) {
 #endif
 }
 
-/// Codes q that stand for q·s, with s = max|x| / 127. Where s is 0 all numbers are. A block that
-/// holds NaN or an infinity becomes NaN, as does one of the other code.
+/// Values q·s with s = max|x| / 127 (0 if all are 0). A block with a NaN or infinity becomes NaN,
+/// with both codes.
 struct Int8Code {
   static constexpr int kHead = 1;
   float scale;
@@ -30,7 +30,7 @@ struct Int8Code {
   STARLING_HD void put(float* head) const { head[0] = scale; }
   STARLING_HD std::uint8_t encode(float x) const {
     float q = round_to_even(x / scale);
-    q = q > -127.0f ? q : -127.0f;  // of what is no number too
+    q = q > -127.0f ? q : -127.0f;  // also for NaN
     q = q < 127.0f ? q : 127.0f;
     q = scale == 0.0f ? 0.0f : q;
     return static_cast<std::uint8_t>(static_cast<std::int32_t>(q));
@@ -40,13 +40,12 @@ struct Int8Code {
   }
 };
 
-/// Bagua's (Gan et al. 2021, arXiv 2107.01499, its codec in clamped form): 256 steps from the least
-/// to the largest number.
+/// Bagua's codec (Gan et al. 2021, arXiv 2107.01499), clamped: 256 levels from minimum to maximum.
 struct MinMax8Code {
   static constexpr int kHead = 2;
   float scale;  ///< codes a unit
-  float lower;  ///< what code 0 stands for, in codes
-  float upper;  ///< the largest number, in codes; for encode()
+  float lower;  ///< the value of code 0, in codes
+  float upper;  ///< the maximum, in codes; for encode()
 
   STARLING_HD static MinMax8Code of(float least, float most) {
     const float scale = 255.0f / (most - least + 1e-7f);

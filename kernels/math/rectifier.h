@@ -6,20 +6,20 @@
 #include "core/host_device.h"
 #include "core/operations/rectifier.h"
 
-// What a norm's rectifier does to a number, and to its gradient, on CPUs and GPUs.
+// The rectifier after a norm, and its gradient, for CPU and GPU.
 namespace starling::math {
 
-/// A Rectifier in the type of arithmetic. Without a ReLU nobody calls it.
+/// A Rectifier in the arithmetic type. Not used without a ReLU.
 template <class T>
 struct RectifierOf {
   T ceiling;
-  T largest;  ///< below the ceiling, at and beyond which no gradient passes; infinity passes
+  T largest;  ///< largest value below the ceiling, where the gradient becomes 0; infinity: none
 
   STARLING_HD T value(T x) const {  // this order of operands keeps NaN
     const T positive = x < T(0) ? T(0) : x;
     return positive > ceiling ? ceiling : positive;
   }
-  /// Of what has the value y, or x in its place, from the gradient of the value.
+  /// The gradient of the input, given the output y (or the input) and the output's gradient.
   STARLING_HD T gradient(T y, T dy) const { return (y > T(0)) & (y <= largest) ? dy : T(0); }
 };
 template <class T>

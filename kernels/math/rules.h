@@ -14,43 +14,42 @@
 // A *rule* is a struct in a header that the host's compiler and nvcc both read
 // (kernels/optimizers/; examples/plugin/sign.h is explained in docs/extending.md):
 //
-//     static constexpr const char* kName, * kSummary   as configs and --list have them
-//     static constexpr double kRate                    optimizer.lr where a config has none;
-//                                                      without it kUsualRate
+//     static constexpr const char* kName, * kSummary   in configs and --list
+//     static constexpr double kRate                    default of optimizer.lr; optional
+//                                                      (kUsualRate)
 //     its settings, with their defaults
 //     void read(ConfigSection&)                        the settings' keys
-//     RuleFacts facts() const                          states, and more (kernels/optimizer.h)
-//     Step step<T>(double lr, std::int64_t s) const    step s, with its coefficients made in double
-//                                                      and rounded to T; where it may be of several
-//                                                      types a std::variant of them
+//     RuleFacts facts() const                          states etc. (kernels/optimizer.h)
+//     Step step<T>(double lr, std::int64_t s) const    step s, with coefficients computed in double
+//                                                      and rounded to T; a std::variant if there
+//                                                      are several types
 //
-// What else it may have is what RuleKernel (kernels/math/update_loop.h) asks for. A *step* is a
-// plain struct that a kernel takes by value:
+// RuleKernel (kernels/math/update_loop.h) lists optional members. A *step* is a plain struct that a
+// kernel takes by value:
 //
 //     using Real = T;                          float or double
-//     static constexpr int kStates             how many state tensors the rule has, 0 … 4
-//     static constexpr unsigned kReads         bit k: the step reads state k (others are zero when
-//                                              it starts)
-//     static constexpr unsigned kWrites        bit k: the step writes state k (others keep their
-//                                              contents)
+//     static constexpr int kStates             number of state tensors, 0 … 4
+//     static constexpr unsigned kReads         bit k: the step reads state k (otherwise it is
+//     passed
+//                                              zero)
+//     static constexpr unsigned kWrites        bit k: the step writes state k
 //     T operator()(T p, T g, T* state, bool decay) const
 //                                              one element: returns the new p; state has kStates
 //                                              entries
 //
-// The compiler knows which states a step touches, so that a pass moves no byte more than it must.
-// These functions are compiled without contraction to fused multiply-add: every instruction set
-// gives the same bits.
+// With these masks only necessary states are loaded and stored. The functions are compiled without
+// contraction to fused multiply-add, so that all instruction sets give the same bits.
 
-// What lives here: formulas that CPU and GPU share, one source each, so that both give the same
-// numbers: update rules and the loop around them, activations, dropout's mask, pixels. Pure
-// functions of values, marked STARLING_HD; they include core/host_device.h and each other.
+// This folder: formulas shared by CPU and GPU, so that both give the same numbers: update rules and
+// their loop, activations, dropout masks, pixels. Pure functions, marked STARLING_HD; they include
+// core/host_device.h and each other only.
 
 namespace starling::rules {
 
 template <class... Rules>
 struct RuleList {};
 
-/// What rule.step<T>() gives, and each of its types by itself: calls run with the step.
+/// Calls run(step) with the result of rule.step<T>(), resolving a std::variant.
 template <class Rule, class T>
 using StepOf = decltype(std::declval<const Rule&>().template step<T>(0.0, 1));
 template <class Step, class Run>
@@ -65,14 +64,13 @@ decltype(auto) with_step(const std::variant<Steps...>& step, Run&& run) {
 STARLING_HD float square_root(float x) { return ::sqrtf(x); }
 STARLING_HD double square_root(double x) { return ::sqrt(x); }
 
-/// Number that is added to a denominator: never zero, which would make 0/0 of elements without
-/// gradient.
+/// An eps in T that is never zero, since elements without gradient would become 0/0.
 template <class T>
 T epsilon(double eps) {
   return std::max(static_cast<T>(eps), std::numeric_limits<T>::min());
 }
 
-/// No rule: p as mixed. For a step that only mixes.
+/// For updates that only mix: p unchanged.
 template <class T>
 struct MixStep {
   using Real = T;
@@ -81,8 +79,7 @@ struct MixStep {
   STARLING_HD T operator()(T p, T, T*, bool) const { return p; }
 };
 
-/// The coefficients that the Adam family shares. `correction` is the s of the bias corrections 1 -
-/// beta^s.
+/// Coefficients of the Adam family. `correction`: the s of the bias corrections 1 - beta^s.
 template <class T>
 struct AdamCoefficients {
   T beta1, one_minus_beta1, beta2, one_minus_beta2;
@@ -109,7 +106,7 @@ struct AdamSettings {
   }
 };
 
-/// Decay before the moments: decoupled (AdamW) shrinks p, otherwise (Adam) wd·p joins the gradient.
+/// Weight decay: decoupled (AdamW) shrinks p; otherwise (Adam) wd·p is added to the gradient.
 template <bool kDecoupled, class T>
 STARLING_HD void decay_first(const AdamCoefficients<T>& c, bool decay, T& p, T& g) {
   if constexpr (kDecoupled) {
@@ -119,7 +116,7 @@ STARLING_HD void decay_first(const AdamCoefficients<T>& c, bool decay, T& p, T& 
   }
 }
 
-/// p after the step along m / (sqrt(v) corrected + eps).
+/// p after a step along m / (sqrt(v) + eps) with bias correction.
 template <class T>
 STARLING_HD T adam_move(const AdamCoefficients<T>& c, T p, T m, T v) {
   return p - c.step_size * (m / (square_root(v) * c.inverse_root + c.eps));

@@ -13,21 +13,20 @@
 #include "kernels/math/rules.h"
 #include "kernels/optimizer.h"
 
-// Turns a rule (kernels/math/rules.h says what one is) into an OptimizerRule: mixing, scaling,
-// decay and the rule in one pass over memory.
+// Makes an OptimizerRule from a rule (see kernels/math/rules.h): mixing, scaling, decay and the
+// rule in one pass over memory.
 
 namespace starling {
 
-/// A step that measures layers first: what it measures of an element, and how a layer's factor
-/// follows from the two norms, are its own (LarsStep, LambStep); its operator() takes the factor of
-/// the element's layer too.
+/// Whether a step needs layer-wise norms (LarsStep, LambStep). It defines which value of an element
+/// is measured, and a layer's factor as a function of the two norms, which is passed to operator():
 ///     static constexpr bool kMeasures = true;
 ///     static constexpr unsigned kMeasureReads                 bit k: measured() reads state k
 ///     T measured(T p, T g, const T* state, bool decay) const
 ///     double layer_factor(double parameter, double measured, bool weight, bool decays) const
-///                                                             of the sums of squares; one that
-///                                                             needs to know of how many takes
-///                                                             `std::int64_t numbers` as well
+///                                                             from the sums of squares; may take
+///                                                             their number as another parameter,
+///                                                             `std::int64_t numbers`
 ///     T operator()(T p, T g, T* state, bool decay, T factor) const
 template <class Step>
 inline constexpr bool kMeasuresLayers = requires {
@@ -36,7 +35,7 @@ inline constexpr bool kMeasuresLayers = requires {
 
 namespace detail {
 
-/// A layer's factor; `numbers`: of how many elements the squares are.
+/// A layer's factor; `numbers`: the number of squares.
 template <class Step>
 STARLING_HD double layer_factor_of(const Step& step, double parameter, double measured, bool weight,
                                    bool decays, std::int64_t numbers) {
@@ -50,7 +49,7 @@ STARLING_HD double layer_factor_of(const Step& step, double parameter, double me
 /// Elements that share one decay entry; every span is a multiple of it.
 inline constexpr int kUpdateBlock = 32;
 
-/// The mix as kernels compute it: self_weight · x + the terms from `skip` on.
+/// The mix as kernels compute it: self_weight · x + the terms starting at `skip`.
 struct Mixture {
   const Tensor* x = nullptr;
   double self_weight = 1.0;
@@ -58,13 +57,13 @@ struct Mixture {
 };
 inline Mixture mixture_of(const UpdateArgs& args) {
   if (args.received.empty()) return {&args.x, 1.0, 0};
-  // A group's sum holds this rank's share already: x need not be read.
+  // A group's sum includes this rank: x need not be read.
   if (args.self_weight == 0.0) return {&args.received[0], args.weights[0], 1};
   return {&args.x, args.self_weight, 0};
 }
 
-/// Bytes that loads run ahead of the arithmetic: hardware prefetchers stop at page ends and follow
-/// eight streams badly.
+/// Prefetch distance in bytes. Hardware prefetchers stop at page boundaries, and do not handle
+/// eight streams well.
 inline constexpr std::int64_t kPrefetchBytes = 2048;
 
 template <class T>
@@ -74,8 +73,8 @@ template <class T>
     __builtin_prefetch(bytes + line);
 }
 
-/// One block. Terms is the number of neighbours (0 or more), or -1 where it is known at run time
-/// only. x_out may be x: every element is read before it is written, and elements are independent.
+/// Updates one block. Terms is the number of neighbours (0 or more), or -1 if known at run time
+/// only. x_out may be x.
 template <int Terms, class Step, class T, std::size_t... K>
 [[gnu::always_inline]] inline void update_block(const Step& step, const UpdateSpan<T>& span,
                                                 std::int64_t first, bool decay,
@@ -143,8 +142,8 @@ template <int Terms, class Step, class T>
   }
 }
 
-/// The whole span: c = self_weight·x + Σ weights[k]·received[k] in the order of k, then the step.
-/// Elementwise only, so the bits do not depend on how a bucket is cut into spans.
+/// Updates a span: c = self_weight·x + Σ weights[k]·received[k] in the order of k, then the step.
+/// The bits do not depend on how a bucket is divided into spans.
 template <class Step>
 [[gnu::always_inline]] inline void update_span(const Step& step,
                                                const UpdateSpan<typename Step::Real>& span) {
@@ -156,7 +155,7 @@ template <class Step>
   }
 }
 
-/// CpuStep::measure of one block, from lane `first` on: c in update_block's order.
+/// CpuStep::measure of one block, starting at lane `first`, with c as in update_block().
 template <class Step, class T, std::size_t... K>
 [[gnu::always_inline]] inline void measure_block(const Step& step, const UpdateSpan<T>& span,
                                                  std::int64_t first, double* squares,
@@ -205,7 +204,7 @@ template <class Step>
 
 }  // namespace detail
 
-/// Compiles the loop where it is used, with that file's flags (a plug-in's).
+/// Compiles the loop where it is used, with that file's flags: for plug-ins.
 struct InlineLaunch {
   static constexpr bool kBuiltIn = false;
   template <class Step>
@@ -219,20 +218,19 @@ struct InlineLaunch {
   }
 };
 
-/// An OptimizerRule made from a rule. Launch decides which compiled loop runs. Beside what
-/// kernels/math/rules.h lists a rule may have know_ranks, state_elements, workspace and
-/// finish_matrix, as OptimizerRule has them; issue(backend, self, args), where self is the
-/// OptimizerRule; and kMoreStreams, the tensors that its other operations read and write.
+/// An OptimizerRule made from a rule. Launch selects the compiled loop. In addition to the members
+/// in kernels/math/rules.h a rule may have know_ranks, state_elements, workspace and finish_matrix,
+/// as in OptimizerRule; issue(backend, self, args), where self is the OptimizerRule; and
+/// kMoreStreams, the number of tensors that its other operations read and write.
 template <class Rule, class Launch = InlineLaunch>
 class RuleKernel : public OptimizerRule {
  public:
   explicit RuleKernel(Rule rule) : OptimizerRule(all_facts(rule)), rule_(std::move(rule)) {}
-  /// The rule, for a GPU's backend, which makes its own kernels from it.
+  /// The rule, for GPU kernels.
   const Rule& rule() const { return rule_; }
 
-  /// Bytes that an update moves. p is read and written, g is read, and each state as the step says;
-  /// what is measured is read once more. What the rule's other operations move is added. It is the
-  /// mean over the phases.
+  /// Reads and writes p, reads g, accesses states according to the step, and reads measured values
+  /// a second time; plus kMoreStreams. The mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     std::int64_t streams = 0;
     for (std::int64_t s = 1; s <= facts_.phases; ++s) {
@@ -322,7 +320,7 @@ class RuleKernel : public OptimizerRule {
   Rule rule_;
 };
 
-/// Adds a rule to optimizers(): its name, keys, default rate and line of description are its own.
+/// Adds a rule to optimizers(), with its name, keys, default rate and summary.
 template <class Rule, class Launch = InlineLaunch>
 void add_optimizer() {
   double rate = kUsualRate;

@@ -31,9 +31,9 @@ std::unique_ptr<Linear> convnext_linear(std::int64_t features) {
   return std::make_unique<Linear>(features, Linear::Given{Init::normal(0.02)});
 }
 
-/// x + scale · (7×7 convolution of every channel alone → norm → 4 times the channels → GELU →
-/// back), the sum without its second term for samples that stochastic depth drops. What follows the
-/// convolution sees every pixel as a row of its own.
+/// x + scale · (7×7 depthwise convolution → norm → linear to 4 times the channels → GELU → linear
+/// back). Stochastic depth drops the second term for some samples. After the convolution every
+/// pixel is a row.
 class ConvNextBlock : public Layer {
  public:
   ConvNextBlock(double layer_scale, double drop) : initial_scale_(layer_scale), drop_(drop) {}

@@ -8,7 +8,7 @@
 
 namespace starling {
 
-/// Layers one after the other, for images of so many pixels a side or more.
+/// A sequence of layers for images with a minimal side length.
 class ImageModel : public Sequential {
  public:
   explicit ImageModel(std::int64_t least_side = 1) : least_(least_side) {}

@@ -23,7 +23,7 @@ void add_mobile_unit(Sequential& layers, std::int64_t channels, std::int64_t ker
   layers.add(std::make_unique<BatchNorm>());
   if (active) layers.add(Activation::kRelu6);
 }
-/// The unit as a layer of its own, whose tensors are named 0.weight, 1.weight, …
+/// The unit as a layer with tensors 0.weight, 1.weight, …
 std::unique_ptr<Sequential> mobile_unit(std::int64_t channels, std::int64_t kernel,
                                         std::int64_t stride, std::int64_t groups = 1) {
   auto unit = std::make_unique<Sequential>();

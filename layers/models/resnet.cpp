@@ -175,8 +175,8 @@ void builtin::add_resnet(ModelRegistry& registry) {
   plain(50, {3, 4, 6, 3}, BlockKind::kBottleneck);
   plain(101, {3, 4, 23, 3}, BlockKind::kBottleneck);
   plain(152, {3, 8, 36, 3}, BlockKind::kBottleneck);
-  // These two are of Zagoruyko and Komodakis (arXiv 1605.07146), section 3.4: twice as wide inside,
-  // the blocks' ends as they are.
+  // Zagoruyko and Komodakis (arXiv 1605.07146), section 3.4: twice the inner width, with the
+  // blocks' outputs unchanged.
   imagenet("wide_resnet50_2", {.blocks = {3, 4, 6, 3}, .kind = BlockKind::kBottleneck, .inner = 2},
            "the ImageNet ResNet of 50 layers with bottlenecks twice as wide");
 }

@@ -380,7 +380,7 @@ TEST_CASE("core/autograd: what can be made again is made once for all nodes that
     return graph.scalar(7);
   };
   Variable x = graph.scale(Variable(graph.scalar(3)), p);
-  x.set_remake(counted);
+  x.set_recompute(counted);
   const auto user = [&](const Variable& from) {
     const Saved saved(from);
     return graph.tape.record("user", graph.scalar(1), {from}, {&q}, [&, saved](Gradients& g) {

@@ -362,7 +362,7 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
     }
   };
   if (const AlgorithmEquality& equality = config.sync.algorithm.equality;
-      config.sync.verify_every > 0 && equality.after && equality.kept == 0) {
+      config.sync.verify_every > 0 && equality.after && equality.equal_states == 0) {
     bool any = false;
     for (std::int64_t t = config.sync.verify_every; !any && t <= steps;
          t += config.sync.verify_every)

@@ -65,7 +65,7 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                "optimizer.groups",
                plan.label());
   }
-  if (plan.equality.means_before > 0 && with.optimizer.rule->facts().corrects_noise) {
+  if (plan.equality.mean_gradients_before > 0 && with.optimizer.rule->facts().corrects_noise) {
     sync.error("algorithm",
                "{} gives the optimizer means over the ranks, and optimizer.noise_correction is for "
                "a rank's own gradients; allowed: \"noise_correction\": 1, or gossip",

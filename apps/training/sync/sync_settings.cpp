@@ -50,7 +50,7 @@ void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
                settings.lr_scale, plans[0]->label());
   }
   if (settings.lr_scale != 1.0 && with.optimizer.rule->facts().needs_constant_rate &&
-      any([](const AlgorithmPlan& plan) { return plan.equality.means_before != 0; })) {
+      any([](const AlgorithmPlan& plan) { return plan.equality.mean_gradients_before != 0; })) {
     sync.error("lr_scale",
                "is {} in some of the steps, but {} needs one rate in all; allowed: 1, or another "
                "optimizer.lr",

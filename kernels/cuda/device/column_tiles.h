@@ -94,7 +94,7 @@ struct Coming {
   }
 };
 template <int kSize, class T>
-__device__ __forceinline__ Coming<T, kSize> ask_for(const T* from) {
+__device__ __forceinline__ Coming<T, kSize> issue_load(const T* from) {
   return {*reinterpret_cast<const typename Coming<T, kSize>::Words*>(from)};
 }
 

@@ -68,7 +68,7 @@ template <int kSize, int kRows, class T, class F>
 __device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>& place,
                                            const F& f) {
   for_rows<kRows>(
-      place.count, [&](Index r) { return ask_for<kSize>(x + place.at(r)); },
+      place.count, [&](Index r) { return issue_load<kSize>(x + place.at(r)); },
       [&](const Coming<T, kSize>& row, Index) {
         const auto in = row.group();
 #pragma unroll
@@ -90,8 +90,8 @@ __device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y,
       place.count,
       [&](Index r) {
         Row row;
-        row.x = ask_for<kSize>(x + place.at(r));
-        if constexpr (kResidual) row.add = ask_for<kSize>(residual + place.at(r));
+        row.x = issue_load<kSize>(x + place.at(r));
+        if constexpr (kResidual) row.add = issue_load<kSize>(residual + place.at(r));
         return row;
       },
       [&](const Row& row, Index r) {
@@ -145,14 +145,14 @@ __device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T
 #pragma unroll
   for (int u = 0; u < kGradientRows; ++u) {
     if (!kAll && u >= n) continue;
-    rows.x[u] = ask_for<kSize>(from.x + at + u * stride);
-    rows.dy[u] = ask_for<kSize>(from.dy + at + u * stride);
+    rows.x[u] = issue_load<kSize>(from.x + at + u * stride);
+    rows.dy[u] = issue_load<kSize>(from.dy + at + u * stride);
   }
   const auto optional = [&](const T* x, Coming<T, kSize>(&to)[kGradientRows]) {
     if (!x) return;
 #pragma unroll
     for (int u = 0; u < kGradientRows; ++u) {
-      if (kAll || u < n) to[u] = ask_for<kSize>(x + at + u * stride);
+      if (kAll || u < n) to[u] = issue_load<kSize>(x + at + u * stride);
     }
   };
   optional(from.dy2, rows.dy2);

@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
       place.count,
       [&](Index r) {
         const Index row = place.first + r * place.step, at = row * t.channels + place.channel;
-        return Row{ask_for<kSize>(from.x + at), ask_for<kSize>(from.dy + at), from.mean_of(row),
-                   from.inv_std[row]};
+        return Row{issue_load<kSize>(from.x + at), issue_load<kSize>(from.dy + at),
+                   from.mean_of(row), from.inv_std[row]};
       },
       [&](const Row& row, Index) {
         const auto in = row.x.group(), g = row.dy.group();

@@ -27,7 +27,7 @@ struct Share {
 #pragma unroll
       for (int u = 0; u < kHeld; ++u)
         if (first + u * kTeam * kSize < n)
-          held[u] = ask_for<kSize>(row + first + u * kTeam * kSize);
+          held[u] = issue_load<kSize>(row + first + u * kTeam * kSize);
     }
   }
   /// Calls f(where in the row, the group's number u, group) for each.
