@@ -54,16 +54,12 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source,
       config.sync.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
   const double parameters =
       step.memory.parameters / static_cast<double>(size_of(config.device.dtype));
-  const std::vector<OperationWork> pass =
-      count_pass(*config.task, *config.model, config.pass_shape());
-  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
-    step.work.insert(step.work.end(), pass.begin(), pass.end());
   const Ceilings device = ceilings_of(settings);
-  for (OperationWork& operation : count_step_update(config, parameters, received, device)) {
+  step.work = count_step(config, trace.work, parameters, received, device);
+  for (OperationWork& operation : step.work) {
     // the ceiling that is given
     if (settings.tflops > 0.0 && config.device.compute == config.device.dtype)
       operation.flops_per_second = 0.0;
-    step.work.push_back(std::move(operation));
   }
   step.units = static_cast<double>(config.length.batch_size * config.length.accumulate);
   if (const std::int64_t tokens = config.task->targets_of_sample(); tokens > 0) {

@@ -41,7 +41,7 @@ int bench_gpu_step(const StepBench& settings) {
   // One of shapes alone, whose work is counted.
   const std::unique_ptr<Model> model = bench_model(settings);
   std::vector<OperationWork> work =
-      count_pass(*bench_task(settings), *model, {settings.batch, DType::kFloat32, compute});
+      trace_shapes(*bench_task(settings), *model, {settings.batch, DType::kFloat32, compute}).work;
   BenchTraining training(settings, backend, compute);
   work.push_back(count_update(training.rule(), static_cast<double>(model->parameter_count()), 0.0,
                               DType::kFloat32, compute));

@@ -32,8 +32,9 @@ struct Sum {
   double bytes = 0.0, flops = 0.0;
 };
 std::vector<OperationWork> pass_of(Model& model, const PassShape& shape) {
-  return count_pass(*classification_task(model.input_shape(), model.output_shape().back()), model,
-                    shape);
+  return trace_shapes(*classification_task(model.input_shape(), model.output_shape().back()), model,
+                      shape)
+      .work;
 }
 
 std::map<std::string, Sum> sums(const std::vector<OperationWork>& work) {

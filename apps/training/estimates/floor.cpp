@@ -6,29 +6,10 @@
 #include <utility>
 
 #include "comm/bucket.h"
-#include "core/autograd.h"
 #include "core/error.h"
 #include "core/operations/updates.h"
 
 namespace starling {
-
-std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape) {
-  const auto meta = make_meta_backend();
-  CountingBackend backend(*meta);
-  model.allocate(backend, shape.dtype, shape.compute);
-  {
-    Tape tape(backend);
-    Pass pass{.backend = backend,
-              .tape = &tape,
-              .training = true,
-              .lean = shape.device != DeviceType::kCuda};
-    training_pass(task, model,
-                  empty_batch(task.tensors(), backend, shape.batch_size, shape.activations()),
-                  pass);
-  }
-  model.drop_memory();
-  return backend.take();
-}
 
 OperationWork count_update(const OptimizerRule& rule, double parameters, double received,
                            DType dtype, DType compute) {
@@ -58,9 +39,9 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
     args.states.push_back(numbers(state_elements));
   args.decay = Tensor(backend, Shape{elements / kDecayBlock}, DType::kUInt8);
   add_matrices(backend, rule, dtype, placed, args.layers);
-  backend.take();
+  backend.work.clear();
   rule.issue(backend, args);
-  std::vector<OperationWork> work = backend.take();
+  std::vector<OperationWork>& work = backend.work;
   if (args.layers.matrices.empty()) {
     for (const OperationWork& operation : work) pass.flops += operation.flops;
     return {};
@@ -72,10 +53,11 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
   return work;
 }
 
-std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters,
-                                             double received, const Ceilings& device) {
-  std::vector<OperationWork> work{count_update(*config.optimizer.rule, parameters, received,
-                                               config.device.dtype, config.device.compute)};
+std::vector<OperationWork> count_step(const TrainConfig& config,
+                                      const std::vector<OperationWork>& pass, double parameters,
+                                      double received, const Ceilings& device) {
+  std::vector<OperationWork> update{count_update(*config.optimizer.rule, parameters, received,
+                                                 config.device.dtype, config.device.compute)};
   std::map<const OptimizerRule*, std::vector<LayerExtent>> layers;
   for (const Parameter* parameter : config.model->parameters()) {
     if (parameter->trainable)
@@ -83,11 +65,15 @@ std::vector<OperationWork> count_step_update(const TrainConfig& config, double p
   }
   for (const auto& [rule, own] : layers) {
     const std::vector<OperationWork> matrices =
-        count_matrices(*rule, own, config.device.dtype, work.front());
-    work.insert(work.end(), matrices.begin(), matrices.end());
+        count_matrices(*rule, own, config.device.dtype, update.front());
+    update.insert(update.end(), matrices.begin(), matrices.end());
   }
-  for (OperationWork& operation : work)
+  for (OperationWork& operation : update)
     operation.flops_per_second = device.flops(config.device.dtype, config.device.tf32);
+  std::vector<OperationWork> work;
+  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
+    work.insert(work.end(), pass.begin(), pass.end());
+  work.insert(work.end(), update.begin(), update.end());
   return work;
 }
 

@@ -15,10 +15,6 @@
 
 namespace starling {
 
-/// Traces forward pass, loss and backward pass of one micro-batch on shapes alone. The model's
-/// tensors have no memory afterwards.
-std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape);
-
 /// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in,
 /// and a low-precision copy if `compute` is one.
 OperationWork count_update(const OptimizerRule& rule, double parameters, double received,
@@ -32,11 +28,12 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
                                           const std::vector<LayerExtent>& layers, DType dtype,
                                           OperationWork& pass);
 
-/// A step's update of `parameters` numbers on a device: count_update() by the config's rule, then
-/// what each parameter's own rule does with whole matrices, whose products run at the rate of the
-/// parameters' type.
-std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters,
-                                             double received, const Ceilings& device);
+/// A step on a device: the passes of its micro-batches, each `pass`, and the update of `parameters`
+/// numbers, which is count_update() by the config's rule and what each parameter's own rule does
+/// with whole matrices, whose products run at the rate of the parameters' type.
+std::vector<OperationWork> count_step(const TrainConfig& config,
+                                      const std::vector<OperationWork>& pass, double parameters,
+                                      double received, const Ceilings& device);
 
 struct Floor {
   double bytes = 0.0, flops = 0.0;

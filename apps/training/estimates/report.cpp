@@ -130,7 +130,8 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
 }
 
 /// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
-std::string device_text(const TrainConfig& config, const RankLayout& site, double elements) {
+std::string device_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                        double elements) {
   std::string out =
       fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node,
                   site.ranks_per_node == 1 ? "" : "s");
@@ -144,16 +145,11 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
   const Ceilings& device = kCeilings[0];
   const double flops = device.flops(config.device.compute, config.device.tf32);
-  const std::vector<OperationWork> pass =
-      count_pass(*config.task, *config.model, config.pass_shape());
-  std::vector<OperationWork> work;
-  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
-    work.insert(work.end(), pass.begin(), pass.end());
   const double received =
       config.sync.topology ? static_cast<double>(receive_buffers(config.sync.topology.get(), site))
                            : 0.0;
-  for (OperationWork& operation : count_step_update(config, elements, received, device))
-    work.push_back(std::move(operation));
+  const std::vector<OperationWork> work =
+      count_step(config, trace.work, elements, received, device);
   const std::int64_t tokens = config.task->targets_of_sample();
   const auto count = static_cast<double>(config.length.batch_size * config.length.accumulate *
                                          std::max<std::int64_t>(tokens, 1));
@@ -246,8 +242,8 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
     elements += static_cast<double>(bucket.elements);
     largest = std::max(largest, static_cast<double>(bucket.elements));
   }
-  std::string out = config.device.type == "cuda" ? device_text(config, site, elements) : "";
-  out += token_text(config, site, trace.target_flops, elements);
+  std::string out = config.device.type == "cuda" ? device_text(config, site, trace, elements) : "";
+  out += token_text(config, site, trace, elements);
   out += config.data.info.contents;
   out +=
       fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,

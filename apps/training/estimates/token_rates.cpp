@@ -73,16 +73,14 @@ void TokenRates::add_to(nlohmann::json& summary) const {
   summary["peak"] = {{"flops_per_second", peak_.flops_per_second}, {"of", peak_.of}};
 }
 
-std::string token_text(const TrainConfig& config, const RankLayout& site, double flops,
+std::string token_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
                        double parameters) {
   const auto tokens = static_cast<double>(config.task->targets_of_sample());
   if (tokens == 0.0) return {};
   const double of_step =
       tokens * static_cast<double>(config.length.batch_size * config.length.accumulate);
-  const std::vector<OperationWork> pass =
-      count_pass(*config.task, *config.model, config.pass_shape());
   const std::string arithmetic =
-      fmt::format("FLOP a token: {:.4g}, of products forward and backward\n", flops);
+      fmt::format("FLOP a token: {:.4g}, of products forward and backward\n", trace.target_flops);
   if (config.device.type == "cuda") return arithmetic;
   constexpr std::int64_t kCopy = std::int64_t{1} << 27, kSide = 512;
   const int threads = config.device.threads > 0 ? config.device.threads
@@ -92,20 +90,16 @@ std::string token_text(const TrainConfig& config, const RankLayout& site, double
   const CoreWait core_wait;
   const Ceilings here = measured_ceilings(*backend, compute, kCopy, kSide);
   const double peak = here.flops(compute, false);
-  std::vector<OperationWork> work;
-  for (std::int64_t i = 0; i < config.length.accumulate; ++i)
-    work.insert(work.end(), pass.begin(), pass.end());
-  for (OperationWork& operation : count_step_update(config, parameters, 0.0, here))
-    work.push_back(std::move(operation));
+  const std::vector<OperationWork> work = count_step(config, trace.work, parameters, 0.0, here);
   return arithmetic +
          fmt::format(
              "tokens a second expected, a rank with {}: about {:.0f}, at most {:.0f} by arithmetic "
              "alone; measured here: products of {}×{} in {} at {:.1f} GFLOP/s, copies at {:.1f} "
              "GB/s{}\n",
              counted(threads, "thread"),
-             of_step / floor_of(work, peak, here.bytes_per_second).seconds, peak / flops, kSide,
-             kSide, name_of(compute), 1e-9 * peak, 1e-9 * here.bytes_per_second,
-             busy_text(", while ", core_wait.share()));
+             of_step / floor_of(work, peak, here.bytes_per_second).seconds,
+             peak / trace.target_flops, kSide, kSide, name_of(compute), 1e-9 * peak,
+             1e-9 * here.bytes_per_second, busy_text(", while ", core_wait.share()));
 }
 
 }  // namespace starling

@@ -42,8 +42,8 @@ class TokenRates {
 
 /// Lines of --dry-run where targets are counted: the arithmetic of a token, and on a CPU how many a
 /// second are to be expected of a rank, by what this host's products and copies reach now. GPUs are
-/// not asked. `flops`: of a token; `parameters`: of all buckets.
-std::string token_text(const TrainConfig& config, const RankLayout& site, double flops,
+/// not asked. `parameters`: of all buckets.
+std::string token_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
                        double parameters);
 
 }  // namespace starling

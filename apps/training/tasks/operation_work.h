@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/forwarding_backend.h"
@@ -24,20 +23,18 @@ struct OperationWork {
 class CountingBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
-  std::vector<OperationWork> take() { return std::move(work_); }
+  std::vector<OperationWork> work;
 
   void copy(const Tensor& from, const Tensor& to) override {
-    work_.push_back({"copy", bytes_of({from, to})});
+    work.push_back({"copy", bytes_of({from, to})});
   }
-  void fill(const Tensor& x, double) override { work_.push_back({"fill", bytes_of({x})}); }
+  void fill(const Tensor& x, double) override { work.push_back({"fill", bytes_of({x})}); }
 
  private:
   bool notes_accesses() const override { return true; }
   void before(std::string_view name, const Accesses& accesses) override {
-    work_.push_back({std::string(name), accesses.bytes, accesses.flops});
+    work.push_back({std::string(name), accesses.bytes, accesses.flops});
   }
-
-  std::vector<OperationWork> work_;
 };
 
 }  // namespace starling

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "apps/data/loss_shares.h"
-#include "apps/training/tasks/operation_work.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
@@ -67,12 +66,13 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
   if (const auto error = model.unsupported(shape.activations(), DeviceType::kMeta))
     throw Error(*error);
   const auto meta = make_meta_backend();
+  CountingBackend backend(*meta);
   ShapeTrace trace;
   std::string stopped_at;
-  model.allocate(*meta, shape.dtype, shape.compute);
+  model.allocate(backend, shape.dtype, shape.compute);
   const std::size_t before = meta->memory_stats().in_use;
   {
-    Tape tape(*meta);
+    Tape tape(backend);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
     std::unordered_map<const Parameter*, Tensor> gradients;
     for (Parameter* parameter : model.parameters())
@@ -82,30 +82,25 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
       parameter.grad = std::move(gradients[&parameter]);
     });
     ShapeSums sums;
-    Pass pass{.backend = *meta,
+    Pass pass{.backend = backend,
               .tape = &tape,
               .training = true,
               .lean = shape.device != DeviceType::kCuda,
               .extensions = {shape.synchronized_norms ? &sums : nullptr}};
-    const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
+    const Batch batch = empty_batch(task.tensors(), backend, shape.batch_size, shape.activations());
     training_pass(
-        task, model, batch, pass, {.before_backward = [](const Variable& loss) {
+        task, model, batch, pass, {.before_backward = [&](const Variable& loss) {
           if (!loss.requires_grad())
             fail(ExitCode::kUsage, "model",
                  "no trainable parameter takes part in the loss, so there is nothing to train");
+          double flops = 0.0;
+          for (const OperationWork& work : backend.work) flops += work.flops;
+          if (const std::int64_t targets = task.targets_of_sample(); targets > 0)
+            trace.target_flops = 3.0 * flops / static_cast<double>(shape.batch_size * targets);
         }});
     stopped_at = tape.stopped_at();
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
-  if (const std::int64_t targets = task.targets_of_sample(); targets > 0) {
-    CountingBackend count(*meta);
-    Pass pass{.backend = count, .training = true};
-    const Batch batch = empty_batch(task.tensors(), count, shape.batch_size, shape.activations());
-    task.loss(task.predict(model, batch, pass), 1.0, pass);
-    double flops = 0.0;
-    for (const OperationWork& work : count.take()) flops += work.flops;
-    trace.target_flops = 3.0 * flops / static_cast<double>(shape.batch_size * targets);
-  }
   for (Parameter* parameter : model.parameters()) {
     if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(),
                                           parameter) == trace.ready_order.end()) {
@@ -113,6 +108,7 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     }
   }
   model.drop_memory();
+  trace.work = std::move(backend.work);
   if (!trace.unused.empty() && !allow_unused) {
     fail(ExitCode::kUsage, "model",
          "parameter {}{} gets no gradient{}; remove it, or set \"unused_parameters\": \"allow\"",

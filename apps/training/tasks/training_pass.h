@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "apps/training/tasks/operation_work.h"
 #include "apps/training/tasks/task.h"
 #include "core/autograd.h"
 #include "core/parameter.h"
@@ -48,6 +49,7 @@ struct ShapeTrace {
     std::size_t ready;
   };
   std::vector<Begun> begun;
+  std::vector<OperationWork> work;  ///< of the pass, in order
   /// Where the task counts targets: a target's products, forward and backward, which are twice as
   /// many; 6 for each parameter of a product, and attention's own
   double target_flops = 0.0;
