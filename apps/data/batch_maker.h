@@ -12,69 +12,64 @@
 
 namespace starling {
 
-/// Fills batches: reads samples, and makes named tensors of them. On the CPU fill() does it all;
-/// for another device it writes the samples' bytes, and what is to be done with them, into
-/// page-locked memory. The thread that issues the backend's work has the device copy them from
-/// there on a stream of their own (upload(), at best while the device computes on another batch),
-/// and make the same numbers of them (make()). So no thread copies a batch.
+/// Makes batches: reads samples and converts them to named tensors. On the CPU fill() does all of
+/// it. For other devices fill() writes the samples' bytes, and parameters of their augmentation, to
+/// page-locked memory; the thread that issues the backend's work makes the device copy them on a
+/// separate stream (upload(), preferably during the computation on another batch) and convert them
+/// (make()).
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
 
-  /// A batch on the device as the data set gives it.
+  /// A batch on the device, before conversion.
   struct RawBatch {
-    Tensor all;                   ///< one block, of which the others are parts
+    Tensor all;                   ///< one block that contains the others
     std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
     std::vector<Tensor> more;     ///< DeviceRowMaker::parts(); empty ones are not there
   };
-  /// Memory for one batch; all but the first member are empty where the backend's memory is the
-  /// host's.
+  /// Memory for one batch. On the CPU only the first member is used.
   struct Slot {
     Batch batch;
-    /// Page-locked; the same parts in the same places as device.all
+    /// Page-locked, with the same layout as device.all
     std::shared_ptr<std::byte> host;
-    std::size_t bytes = 0;  ///< of it that fill() has written
+    std::size_t bytes = 0;  ///< written by fill()
     RawBatch device;
-    Event free;     ///< the current stream's work on what the slot held before
+    Event free;     ///< end of the work on the slot's previous batch
     Event arrived;  ///< the last upload
     bool uploaded = false;
-    double share = 1.0;  ///< LossShares of what is filled next
+    double share = 1.0;  ///< LossShares of the next fill()
   };
   virtual Slot make_slot() = 0;
-  /// Whether the device has read what the slot's last upload copies, so that fill() may write
-  /// there. Any thread may ask.
+  /// Whether the slot's last upload is complete, so that fill() may write to it. Thread-safe.
   virtual bool writable(const Slot& slot) const { return (void)slot, true; }
-  /// The host waits for that.
+  /// Blocks the host until writable().
   virtual void wait_until_writable(const Slot& slot) const { (void)slot; }
-  /// Prepares `samples` (at most the slot's batch size); `change` augments their images, or is
-  /// empty. The slot is writable.
+  /// Reads `samples` (at most the slot's batch size) into a writable slot. `change`: augmentation
+  /// of images; may be empty.
   virtual void fill(Slot& slot, std::span<const std::int64_t> samples,
                     const ImageChange& change) = 0;
-  /// Begins to copy what fill() prepared to the device, unless it has begun.
+  /// Starts copying the filled slot to the device, unless already started.
   virtual void upload(Slot& slot) const = 0;
-  /// Sends what fill() prepared to the device, for work on the current stream; with a fixed place
-  /// it is copied there.
+  /// Makes the current stream wait for the upload, which it starts if necessary; with fixed_place
+  /// also copies it there.
   virtual void send(Slot& slot) const = 0;
-  /// Makes slot.batch of what send() has sent. A graph may do so with a fixed place.
+  /// After send(): makes slot.batch. With fixed_place this can be part of a graph.
   virtual void make(Slot& slot) const = 0;
-  /// The current stream has been given all work on the slot's batch: it may be filled and uploaded
-  /// again.
+  /// All work on the slot's batch has been issued to the current stream: it may be filled again.
   virtual void release(Slot& slot) const = 0;
-  /// Waits for a slot's upload before the slot is destroyed. The current stream does, so that the
-  /// memory can be used again there, and so does the host, for some seconds. What the device might
-  /// still read then is never freed.
+  /// To be called before a slot is destroyed: makes the current stream and, for some seconds, the
+  /// host wait for its upload. Memory that the device might still read after that is never freed.
   virtual void settle(Slot& slot) const = 0;
 };
 
-/// Settings of a BatchMaker. One thread at a time may use it. `dtype` is what images become. With
-/// `fixed_place` a device makes the batches of all slots from the same memory in the same memory,
-/// one at a time.
+/// Settings of a BatchMaker, which is not thread-safe. `dtype`: of images. `fixed_place`: on
+/// devices the batches of all slots use the same addresses, one at a time.
 struct BatchMakerSettings {
   std::int64_t batch_size = 1, crop_padding = 0;
   std::vector<double> erased;  ///< erased_values() of the augmentations
   std::int64_t steps = 0;      ///< steps_of() the augmentations
-  bool mix = false;            ///< batches are mixed, and are full; then
-  SoftTarget soft_target;      ///< this tensor's class numbers become shares
+  bool mix = false;            ///< images are mixed, which requires full batches
+  SoftTarget soft_target;      ///< with `mix`: the tensor of class indices to replace
   bool loss_share = false;     ///< batches have a tensor LossShares::kTensor
   DType dtype = DType::kFloat32;
   std::int64_t side = 0;  ///< of training images, in pixels; 0: as the data set declares them

@@ -10,16 +10,15 @@
 
 namespace starling {
 
-/// Batches that so many ranks, each of them, have taken of an epoch before others went on with it,
-/// in the epoch's order.
+/// Batches that each of `ranks` ranks used of an epoch, before another number of ranks continued
+/// it.
 struct TakenBatches {
   int ranks = 1;
   std::int64_t batch_size = 1, batches = 0;
   friend bool operator==(const TakenBatches&, const TakenBatches&) = default;
 };
 
-/// What the samples of a rank in an epoch follow from; all but `rank` and `share` are equal on all
-/// ranks.
+/// What determines a rank's samples in an epoch. All but `rank` and `share` are equal on all ranks.
 struct EpochInputs {
   std::uint64_t seed = 1;
   std::int64_t epoch = 0;
@@ -27,9 +26,9 @@ struct EpochInputs {
   std::int64_t samples = 0;  ///< of the training set
   std::int64_t batch_size = 1;
   int rank = 0, ranks = 1;
-  /// This rank's own samples, with data.partition; empty: all ranks draw from all samples
+  /// This rank's part of the samples, with data.partition; empty: ranks share all samples
   std::span<const std::int64_t> share = {};
-  /// Samples that other ranks, which began the epoch, have left, in its order; empty: all samples
+  /// In a continued epoch: its remaining samples in order; empty: all samples
   std::span<const std::int64_t> left = {};
 };
 
@@ -38,35 +37,33 @@ struct EpochInputs {
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  /// As errors have it, Registry::whose().
+  /// For errors, Registry::whose().
   void set_name(std::string name) { name_ = std::move(name); }
   const std::string& name() const { return name_; }
-  /// This rank's samples in the order of its batches: at least as many as fill
-  /// floor(floor(samples/ranks)/batch_size) of them, with as many samples as `left` has where that
-  /// is not empty. Between ranks and batches no sample comes twice, unless the sampler repeats().
-  /// It is a function of its argument and of complexities or classes alone, and any thread may ask.
+  /// This rank's samples in order: at least enough for floor(floor(samples/ranks)/batch_size)
+  /// batches, where samples is the number in `left` if that is not empty. No sample occurs twice,
+  /// on any rank, unless the sampler repeats(). Depends on its argument and on complexities or
+  /// classes only. Thread-safe.
   virtual std::vector<std::int64_t> epoch(const EpochInputs& inputs) const = 0;
-  /// The samples of all ranks in an epoch, in its order, of which some may be left for others.
+  /// The samples of all ranks in an epoch, in order; its rest may be continued by other ranks.
   virtual std::vector<std::int64_t> order(const EpochInputs& inputs) const;
-  /// Whether a sample may come several times in an epoch, and others not at all.
+  /// Whether a sample may occur several times in an epoch, and others not at all.
   virtual bool repeats() const { return false; }
 
-  /// Whether it can give out a rank's share of its own (EpochInputs::share).
+  /// Whether it supports EpochInputs::share.
   virtual bool takes_partition() const { return false; }
-  /// Whether it can deal out what is left of an epoch (EpochInputs::left). One that cannot begins
-  /// such an epoch's order anew.
+  /// Whether it supports EpochInputs::left. Otherwise a continued epoch starts over.
   virtual bool takes_rest() const { return false; }
 
-  /// Where the complexity of samples comes from, for one that goes by it: see
-  /// agree_on_complexities().
+  /// Where it gets the complexity of samples from, if it needs it: see agree_on_complexities().
   enum class Complexity : std::uint8_t { kNone, kDeclared, kMeasured };
   virtual Complexity complexity() const { return Complexity::kNone; }
-  /// Tells a sampler that goes by complexity one number >= 0 for each training sample, equal on all
-  /// ranks. Called before the first epoch().
+  /// Sets the complexities, one number >= 0 for each training sample, equal on all ranks. Called
+  /// before the first epoch() if needed.
   virtual void set_complexities(const std::vector<float>& complexities);
 
-  /// Whether it goes by the classes of samples, and these, one for each training sample, equal on
-  /// all ranks: before the first epoch().
+  /// Whether it needs the classes of samples. They are set before the first epoch(), one for each
+  /// training sample, equal on all ranks.
   virtual bool by_class() const { return false; }
   virtual void set_classes(std::span<const std::int32_t> classes) { (void)classes; }
 
@@ -78,21 +75,20 @@ using SamplerRegistry = Registry<std::unique_ptr<Sampler>, ConfigSection&>;
 /// Samplers by `data.sampler.type`.
 SamplerRegistry& samplers();
 void register_builtin_samplers();
-/// The one of configs that name none.
+/// The default sampler.
 std::unique_ptr<Sampler> make_shuffle_sampler();
 
-/// The samples of this epoch in its order, before they are dealt to the ranks: inputs.left, or all,
-/// 0 … S-1, by a permutation of (seed, epoch), or as they lie where inputs.shuffle is false.
+/// The order of an epoch's samples over all ranks: inputs.left, or all, 0 … S-1, permuted by (seed,
+/// epoch), or in ascending order if inputs.shuffle is false.
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs);
-/// This rank's of an epoch's samples where ranks take turns: positions rank, rank + ranks, …
+/// This rank's samples at positions rank, rank + ranks, … of an epoch's order.
 std::vector<std::int64_t> dealt_in_turn(std::span<const std::int64_t> order,
                                         const EpochInputs& inputs);
-/// Samples that a sampler deals, checked: Error(kUsage) where it has fewer than `needed` samples,
-/// one that there is not, or one twice that does not repeat.
+/// Sampler::epoch() with checks: Error(kUsage) for fewer than `needed` samples, an invalid one, or
+/// a duplicate unless the sampler repeats().
 std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs,
                                 std::int64_t needed);
-/// What is left of an epoch, in its order, once ranks have taken so much of it, one number of ranks
-/// after another.
+/// The rest of an epoch's samples in order, after `taken` by one number of ranks after another.
 std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs,
                                         std::span<const TakenBatches> taken);
 

@@ -14,54 +14,52 @@
 
 namespace starling {
 
-/// Error(kUsage) names the option that is not allowed.
+/// Error(kUsage) with the first invalid option.
 void check_options(const GenerateOptions& options);
 
-/// The token that follows at a position of the text, of which one has these logits. As Hugging
-/// Face's warpers have it, in this order: logits over temperature; of them those that are not below
-/// the k-th largest; of these, from the largest on (of equal ones the lower number), as few as come
-/// to a probability of top_p. Then u of [0, 1), Philox's number of (seed, position): the first
-/// token, in the order of numbers, at which the sum of probabilities is above u. Error(kUsage)
-/// where a logit is no number.
+/// Chooses the token at a position, given its logits. Like Hugging Face's warpers, in this order:
+/// divides by temperature; keeps logits not below the k-th largest; of these keeps the fewest
+/// largest ones (of equal ones the lower index) with a total probability of top_p. Then draws u in
+/// [0, 1) by Philox from (seed, position), and takes the first token, by index, whose cumulative
+/// probability exceeds u. Error(kUsage) if a logit is NaN.
 std::int32_t choose_token(std::span<const float> logits, const GenerateOptions& options,
                           std::int64_t position);
 
-/// Logits of the token that follows a text, which grows. With more tokens than the context the
-/// oldest half leaves, and the others are computed anew, from position 0 on: what token by token
-/// would come to, however many are given at once.
+/// A growing text, and the logits of its next token. When it exceeds the model's context the older
+/// half is dropped and the rest recomputed from position 0, with the same result for tokens added
+/// one at a time or together.
 ///
-/// Any causal model will do, tokens {T} to logits {T, vocab}: its context is a LanguageModel's own,
-/// of others the T that it was set up for. One with a cache computes new tokens alone; of another
-/// the whole window is computed for each token.
+/// Works with any causal model of tokens {T} to logits {T, vocab}. The context is that of a
+/// LanguageModel, otherwise T. Models with a cache compute new tokens only; others recompute the
+/// whole window for each token.
 class TextContext {
  public:
   TextContext(Model& model, Backend& backend);
-  /// One or more tokens, which the model has; logits of the one behind them, as fp32.
+  /// Appends one or more valid tokens, and returns the logits of the next one.
   std::vector<float> after(std::span<const std::int32_t> tokens);
-  std::int64_t tokens() const { return tokens_; }  ///< so far, those that left included
+  std::int64_t tokens() const { return tokens_; }  ///< so far, including dropped ones
 
  private:
-  /// {1, vocab}: those behind the window.
+  /// {1, vocab}: of the token after the window.
   Tensor logits();
 
   Model& model_;
-  LanguageModel* text_;  ///< null: it is another model
+  LanguageModel* text_;  ///< null for other models
   Backend& backend_;
   KeyValueCache cache_;
-  std::vector<std::int32_t> window_;  ///< what the next token sees
+  std::vector<std::int32_t> window_;  ///< the tokens in the context
   std::int64_t tokens_ = 0;
 };
 
-/// Goes on with tokens, one or more, which the model has: see InferenceModel::generate().
-/// `tokenizer`: null where none is known.
+/// Continues one or more valid tokens: see InferenceModel::generate(). `tokenizer` may be null.
 Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
                    const TextBounds& bounds, std::span<const std::int32_t> prompt,
                    const GenerateOptions& options, const EachPiece& each);
-/// A prompt's tokens, behind what a text begins with.
+/// A prompt's tokens, preceded by a bos token if the tokenizer adds one.
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextBounds& bounds,
                                         std::string_view prompt);
 
-/// How many bytes of a text are there without a last character that is not whole yet.
+/// The length of a text without an incomplete UTF-8 character at the end.
 std::size_t whole_characters(std::string_view text);
 
 }  // namespace starling

@@ -19,56 +19,56 @@
 #include "apps/training/state/training_state.h"
 #include "comm/scheduler.h"
 
-// What lives in trainer: the library that trains; the programs in apps/ are command lines around
-// it. run: from arguments to an exit code; trainer: a step; training_run: what is told of steps;
-// evaluation. Its rooms, and which uses which: docs/architecture.md.
+// This folder: training as a library; the programs in apps/ are command lines around it. run: from
+// arguments to an exit status; trainer: steps; training_run: a run's metrics, tests and
+// checkpoints; evaluation. docs/architecture.md describes its subfolders.
 
 namespace starling {
 
-/// Trains a model on this rank, step by step: owns buckets, algorithm and loader. The data set must
-/// be open. What is told of it, and where to, is TrainingRun's (training_run.h).
+/// Trains a model on this rank, step by step. Owns buckets, algorithm and loader. The data set must
+/// be open. Output is TrainingRun's responsibility (training_run.h).
 class Trainer {
  public:
   Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
           Transport& transport);
   ~Trainer();
 
-  /// Initial values: from the seed or from `init`, rank 0's on every rank.
+  /// Sets initial values from the seed or from `init`; all ranks get rank 0's.
   void initialise();
-  /// Continues from this rank's file of a checkpoint, or from all ranks' mean (elastic.h).
+  /// Continues from this rank's file of a checkpoint, or from the mean of all ranks (elastic.h).
   void resume(const SafetensorsFile& file, const std::string& source);
 
-  /// One update: `accumulate` micro-batches forward and backward, exchanges and updates as the
-  /// algorithm wants. Out of memory: the error says which batch size would fit.
+  /// One update: forward and backward passes of `accumulate` micro-batches, and the algorithm's
+  /// exchanges and updates. An out-of-memory error says which batch size would fit.
   void step();
-  /// Waits for the exchanges in flight; what they brought is kept for the next step.
+  /// Waits for exchanges in flight; their results are kept for the next step.
   void finish() {
     named("algorithm", "finish()", [&] { algorithm_->finish(); });
   }
-  /// The algorithm that steps are taken with now, and its topology's name.
+  /// The current algorithm, and its topology's name.
   const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
-  /// The algorithm's own count of steps.
+  /// Steps since the current algorithm began.
   std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
-  /// Work to do while the model's tensors are those that are tested; empty functions do nothing.
+  /// Called while the model's tensors are those being tested. Null functions are skipped.
   struct TestedModels {
-    /// With the mean of the ranks, and all that was measured
+    /// With the mean of the ranks, and the result
     std::function<void(const EvaluationResult&)> mean;
-    /// The moving average, before that; only with `ema`
+    /// With the moving average, before that; only with `ema`
     std::function<void()> average;
-    /// Asked at each batch: whether to give the test up (EvaluationResult::stopped)
+    /// Called for each batch: whether to abort the test (EvaluationResult::stopped)
     std::function<bool()> stop;
   };
-  /// Tests the mean model, and before it, with `ema`, the ranks' mean of their moving averages,
-  /// whose values are among the result's as "ema_<name>". Collective, with no exchange in flight.
+  /// Tests the mean model. With `ema`, first tests the mean of the ranks' moving averages, whose
+  /// values are in the result as "ema_<name>". Collective, with no exchange in flight.
   EvaluationResult test(const TestedModels& meanwhile);
   EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) {
     return test(TestedModels{meanwhile, {}, {}});
   }
-  /// Checks at the end of a run: Error(kUsage) where a bucket is as it was at the beginning, though
-  /// it has gradients, a rate, and had steps enough.
+  /// At the end of a run: Error(kUsage) if a bucket has not changed, although it has gradients, a
+  /// learning rate, and enough steps.
   void check_updated() const;
-  /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose
-  /// memory is used again. `copies`: see save_state().
+  /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier result,
+  /// whose memory is reused. `copies`: see save_state().
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
 
   std::int64_t steps_done() const { return step_; }
@@ -77,25 +77,24 @@ class Trainer {
   const RunLength& length() const { return length_; }
   /// ShapeTrace::target_flops
   double target_flops() const { return target_flops_; }
-  /// The seconds of training so far, earlier runs' included; whoever calls step() adds what it
-  /// took.
+  /// Seconds of training so far, including the runs that this one continues. The caller of step()
+  /// adds its duration.
   double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
-  /// Bytes that all ranks have sent each other so far, see step_traffic(); none where an algorithm
-  /// does not say.
+  /// Bytes sent by all ranks so far, see step_traffic(); empty if an algorithm does not provide it.
   std::optional<double> bytes_sent() const;
-  /// Seconds that the host has waited for exchanges since the last question.
+  /// Seconds that the host has waited for exchanges since the last call.
   double take_wait_seconds() {
     return algorithm_->take_wait_seconds() + (norm_sums_ ? norm_sums_->take_wait_seconds() : 0.0);
   }
   double take_data_wait_seconds() { return loader_->take_wait_seconds(); }
   LossRecord& losses() { return losses_; }
-  /// Of the last step's gradients, before clipping (GradientRecord); none where it is not known.
+  /// Of the last step's gradients, before clipping (GradientRecord); empty if unknown.
   std::optional<double> gradient_norm() const;
-  /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
+  /// fp16's loss scale and the optimizer's s for the next step; null for other formats.
   LossScaler* loss_scaler() { return scaler_.get(); }
   const StepGraphs& graphs() const { return graphs_; }
-  /// How exchanges go: "direct", "peer memory + NCCL …", "mpi".
+  /// The transport's name: "direct", "peer memory + NCCL …", "mpi".
   std::string carried_by() const { return mixer_->name(); }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   Mixer& mixer() { return *mixer_; }
@@ -104,48 +103,47 @@ class Trainer {
   Transport& transport() { return transport_; }
 
  private:
-  /// A stretch of the run with one algorithm: 0 is the config's own, the others are its phases.
+  /// A part of the run with one algorithm: SyncSettings::phase().
   struct Part {
     const AlgorithmPlan& algorithm;
     const Topology* topology;
     std::int64_t began;  ///< its first step
-    /// The step that is the algorithm's own step 0: a later one where it began anew with other
-    /// ranks
+    /// The algorithm's step 0: later than `began` if it was restarted with other ranks
     std::int64_t first;
   };
   Part part(std::size_t k) const;
-  /// The part that step t belongs to.
+  /// Index of the part with step t.
   std::size_t part_of(std::int64_t t) const;
   /// Makes the algorithm of a part, whose step 0 is the run's step `first`.
   void open_part(std::size_t k);
-  /// Drops the algorithm and what it kept; each bucket's parameters lie in these tensors from now
-  /// on.
+  /// Destroys the algorithm and its states, and moves each bucket's parameters to these tensors.
   void close_part(const std::vector<Tensor>& parameters);
-  /// Collective: ends the part that goes on, makes the ranks one, and opens the next.
+  /// Ends the current part, replaces parameters by their mean over ranks, and opens part k.
+  /// Collective.
   void switch_to(std::size_t k);
-  /// Key of a checkpoint's metadata: threads that a rank computed with on a CPU.
+  /// Key in a checkpoint's metadata: compute threads of a rank on a CPU.
   static constexpr const char* kThreads = "threads";
-  /// A rate that jumps, and other threads, since the checkpoint was made.
+  /// Warns if the learning rate jumps, or the number of threads has changed, since the checkpoint.
   void tell_changes(const SafetensorsFile& file, const std::string& source) const;
   std::string threads_text() const;  ///< "" on a GPU
   void issue_step();
   double rate(std::int64_t step) const;
-  /// One micro-batch's work on the device, from its samples to the loss that it returns. Of `info`
-  /// it fills in fp16's numbers.
+  /// Issues one micro-batch's forward and backward pass, and returns the loss. Sets fp16's values
+  /// in `info`.
   Tensor forward_backward(const MicroBatch& micro, StepInfo& info);
-  /// Waits for what the device says of the step before.
+  /// Waits for the result of the preceding step's overflow check.
   void settle_scale(StepInfo& info);
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
-  /// `check_numbers`: looks at what the pass is about to read, and has it tell what it makes.
+  /// `check_numbers`: checks the inputs of a pass, and observes its results, for non-finite
+  /// numbers.
   void watch_numbers(const Batch& batch, Pass& pass) const;
-  /// Notes what check_updated() compares with.
+  /// Saves what check_updated() compares with.
   void note_beginning();
-  /// `continues`: with what is left of an epoch that other ranks began.
+  /// `continues`: including the rest of an epoch that another number of ranks began.
   LoaderSettings loader_settings(bool continues = true) const;
-  /// Makes the loader for the size that images have in an epoch, where it has another: it is to be
-  /// started then.
+  /// Replaces the loader if images have another size in this epoch; then it must be started.
   bool size_loader(std::int64_t epoch);
-  /// Measures norms anew for sync.batch_norm, before a test of the model that `shown` shows.
+  /// sync.batch_norm: recomputes statistics of the model in `shown`, before a test.
   void recalibrate_norms(MeanModelScope& shown);
 
   TrainConfig& config_;
@@ -159,11 +157,11 @@ class Trainer {
   std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
-  std::shared_ptr<const LossShares> loss_shares_;  ///< where targets are ignored
-  std::vector<float> complexities_;  ///< of training samples, where the sampler goes by them
+  std::shared_ptr<const LossShares> loss_shares_;  ///< if targets may be ignored
+  std::vector<float> complexities_;  ///< of training samples, if the sampler uses them
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
-  /// Loader of batches that statistics are measured on; made at the first test
+  /// For batches to recompute statistics with; made at the first test
   std::unique_ptr<Loader> norm_loader_;
   std::unique_ptr<ModelAverage> average_;  ///< `ema`
   std::unique_ptr<Lookahead> lookahead_;
@@ -178,7 +176,7 @@ class Trainer {
   std::vector<std::optional<double>> part_traffic_;  ///< step_traffic() of each part
 
   std::int64_t first_step_ = 0;         ///< of this process
-  std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters then
+  std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters at that step
 
   std::int64_t step_ = 0;  ///< updates done
   /// image_side_: the loader's, 0 where images have one size

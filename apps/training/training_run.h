@@ -16,17 +16,16 @@
 
 namespace starling {
 
-/// A run from where the trainer stands to its end: calls its steps, and does what is told of them,
-/// in the run's folder: lines of metrics, progress, tests, checkpoints, the summary, and a stop
-/// after a signal.
+/// Runs a trainer to the end, and writes the run's folder: metrics, progress, tests, checkpoints
+/// and summary. Stops after a signal.
 class TrainingRun {
  public:
-  /// Key of a checkpoint's metadata: its step's test was given up, and is made up for.
+  /// Key in a checkpoint's metadata: its step's test was aborted, and is to be repeated.
   static constexpr const char* kOwesTest = "owes_test";
-  /// Another: what early stopping has counted.
+  /// Another: the state of early stopping.
   static constexpr const char* kEarlyStopping = "early_stopping";
   TrainingRun(Trainer& trainer, std::string folder);
-  /// Goes on from a checkpoint, which the trainer has read.
+  /// Continues from a checkpoint that the trainer has read.
   void resume(const SafetensorsFile& state, const std::string& source);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
   ExitCode run();
@@ -35,38 +34,35 @@ class TrainingRun {
   ExitCode run_steps();
   void post_metrics();
   void emit_metrics();
-  /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it:
-  /// its share of the steps' time.
+  /// Copies losses and flags to the host, which waits for an asynchronous device.
   void catch_up();
   void check_finite();
   [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
-  /// Tests the model. False: given up, as a rank was told to stop.
+  /// Tests the model. Returns false if aborted, because a rank got a stop signal.
   bool test(bool last);
-  /// Tests before a checkpoint that is due: data that cannot be read end the run, but not without
-  /// that checkpoint.
+  /// Tests before a checkpoint that is due. If test data cannot be read, saves it before failing.
   bool test_before_checkpoint(bool last);
-  /// Tells of a test, while the model is the mean; the last one writes it.
+  /// Reports a test, while the model is the mean; after the last one writes the model.
   void tell(const EvaluationResult& result, bool last);
-  /// `last`: no step follows, so that nothing need be copied.
+  /// `last`: no step follows, so that no copy is needed.
   void save_checkpoint(bool last);
-  /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its
-  /// step are of a run that is no more.
+  /// `checkpoint.best`: reads the best checkpoint so far; ignores later ones than this run resumes
+  /// from.
   void read_best();
-  /// Rank 0: what the folder has; a damaged one gets another name, and one line says so.
+  /// Rank 0: the folder's best checkpoint. A damaged one is renamed, with a warning.
   std::optional<CheckpointFolder::Best> whole_best() const;
   /// Whether early stopping has ended the run.
   bool ended_early() const { return early_ && early_->ended(); }
-  /// Tells so.
+  /// Reports that.
   void tell_early_end();
-  /// How evaluate.prompt goes on by the model as its tensors stand; empty where there is none.
+  /// The current model's continuation of evaluate.prompt; empty if there is none.
   std::string sample() const;
-  /// Notes whether a test, which tell() has told of, is the best so far, and then writes the first
-  /// part of its checkpoint, the mean model.
+  /// If a test is the best so far, writes the first part of its checkpoint, the mean model.
   void compare_with_best(const EvaluationResult& result);
-  /// Writes the rest of the best checkpoint, once the model's tensors are the rank's own again.
+  /// Writes the rest of the best checkpoint, when the model's tensors are the rank's own again.
   void save_best();
-  /// Whether any rank was told to stop. With the same question ranks tell each other whether they
-  /// still write a checkpoint.
+  /// Whether any rank got a stop signal. The same exchange tells whether ranks are still writing a
+  /// checkpoint.
   bool stop_agreed();
   void write_summary();
   void add_seconds(double seconds);
@@ -83,7 +79,7 @@ class TrainingRun {
   std::string folder_;
   TokenRates token_rates_;
   CoreWait core_wait_;
-  bool owes_test_ = false;  ///< of the step that has been done
+  bool owes_test_ = false;  ///< of the last step
   std::optional<EarlyStopping> early_;
 
   /// Seconds since the last line of metrics
@@ -91,7 +87,7 @@ class TrainingRun {
   std::int64_t line_steps_ = 0;
   AsyncSum metrics_sum_, stop_sum_;
   CheckpointWriter checkpoints_;
-  std::int64_t asked_part_ = -1;  ///< of the checkpoint, in which stop_sum_ was started
+  std::int64_t asked_part_ = -1;  ///< the checkpoint's part when stop_sum_ was started
   MetricsLine posted_;
   std::int64_t posted_steps_ = 0;
   std::optional<EvaluationResult> result_;

@@ -12,12 +12,12 @@
 
 namespace starling {
 
-/// A run's checkpoints, as it writes them: `FOLDER/checkpoints/step-N`, whose files
-/// apps/inference/checkpoint_file.h describes, with DONE written last. What is in a rank's file is
-/// the trainer's matter. Write errors are Error(kOutput).
+/// Writes a run's checkpoints: `FOLDER/checkpoints/step-N`, with the files described in
+/// apps/inference/checkpoint_file.h; DONE is written last. The trainer defines the contents of a
+/// rank's file. Write errors are Error(kOutput).
 class CheckpointFolder {
  public:
-  /// Which checkpoint lies in `checkpoints/best`, and what it was chosen by.
+  /// The checkpoint in `checkpoints/best`, and the value that it was chosen by.
   struct Best {
     std::int64_t step = 0;
     std::string metric;  ///< "test_accuracy"
@@ -28,36 +28,34 @@ class CheckpointFolder {
 
   std::string step_folder(std::int64_t step) const;
   std::string rank_file(std::int64_t step, int rank) const;
-  /// Makes an empty step folder, before the ranks write (rank 0); a left-over incomplete one of the
-  /// same step is emptied.
+  /// Rank 0: makes an empty folder for the step before ranks write; clears an incomplete one.
   void begin(std::int64_t step) const;
-  /// Without the tensors that `file` says to be in other ranks' files (kSharedTensors).
+  /// Writes a rank's file without tensors that are in other ranks' files (kSharedTensors).
   FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const;
-  /// Writes DONE (fsync) after all ranks have written, which gave `files`, by rank (rank 0); then
-  /// removes all but the newest `keep` complete checkpoints, and incomplete older ones.
+  /// Rank 0: writes DONE (with fsync) when all ranks have written `files` (by rank); then removes
+  /// all but the newest `keep` complete checkpoints, and older incomplete ones.
   void complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const;
-  /// The newest complete checkpoint's step; or the newest one's before a step.
+  /// Step of the newest complete checkpoint before step `before`.
   std::optional<std::int64_t> newest(std::int64_t before = INT64_MAX) const;
   CheckpointFile open(std::int64_t step) const;
-  /// Number of ranks that made the checkpoint.
+  /// Number of ranks that wrote the checkpoint.
   int ranks(std::int64_t step) const { return open(step).ranks(); }
   SafetensorsFile read(std::int64_t step, int rank) const { return open(step).read(rank); }
-  /// Renames a damaged one, so that it is none any more but still there: step-N.damaged. Says why
-  /// where that cannot be done.
+  /// Renames a damaged one to step-N.damaged, so that it is ignored but kept. Returns the reason
+  /// for a failure, or "".
   std::string set_aside(std::int64_t step) const;
 
-  /// `checkpoints/best`, which --resume does not look at. It is written beside the one that is
-  /// there, and takes its place when it is complete: rank 0 makes the folder, all ranks (and
-  /// whoever has more to add) write into it, rank 0 completes it.
+  /// `checkpoints/best` is ignored by --resume. A new one is written to another folder, which
+  /// replaces it when complete: rank 0 makes the folder, all ranks write into it, rank 0 completes
+  /// it.
   std::string new_best_folder() const { return folder_ + "/checkpoints/best.new"; }
   void begin_best() const;
   FileDigest write_best(int rank, const SafetensorsFile& file) const;
   void complete_best(const Best& best, const std::vector<FileDigest>& files) const;
-  /// The best checkpoint, if there is one. Error(kUsage) where it is damaged: where DONE is not
-  /// what was written, or a file that it lists is missing or of another length. Their bytes are
-  /// checked where somebody reads them.
+  /// The best checkpoint, if there is one. Error(kUsage) if it is damaged: DONE is corrupt, or a
+  /// file that it lists is missing or has another size. Contents are checked when they are read.
   std::optional<Best> best() const;
-  /// Renames a damaged one to best.damaged; says why where that cannot be done.
+  /// Renames a damaged one to best.damaged. Returns the reason for a failure, or "".
   std::string set_best_aside() const;
 
  private:
@@ -67,11 +65,11 @@ class CheckpointFolder {
   std::string folder_;
 };
 
-/// Those of the files that all ranks have written, by rank. Collective.
+/// Gathers the digests of all ranks' files, by rank. Collective.
 std::vector<FileDigest> all_digests(World& world, const FileDigest& mine);
 
-/// Notes in this rank's state, of which `sums` are the tensors' checksums, those that a lower rank
-/// has too: kSharedTensors. Collective.
+/// Records in this rank's state which tensors equal a lower rank's (kSharedTensors), by their
+/// checksums `sums`. Collective.
 void share_tensors(World& world, const std::map<std::string, std::string>& sums,
                    SafetensorsFile& state);
 

@@ -13,36 +13,33 @@
 
 namespace starling {
 
-/// Writes checkpoints beside training: what is saved has been copied, and a thread of each rank
-/// writes it. A checkpoint has parts, each of which all ranks begin at the same step: every rank
-/// makes its tensors' checksums, then writes those that no lower rank has alike; then rank 0, which
-/// has all files' digests, completes it. At most one is under way. Whatever goes wrong is thrown on
-/// all ranks by the call that follows it.
+/// Writes checkpoints in the background: a thread of each rank writes a copy of the state. All
+/// ranks begin each part of a checkpoint at the same step: first every rank computes its tensors'
+/// checksums, then writes those that no lower rank has, then rank 0 completes it with all files'
+/// digests. At most one is in progress. Errors are thrown on all ranks by the next call.
 class CheckpointWriter {
  public:
-  /// Calls done(step) where a checkpoint has become complete.
+  /// Calls done(step) when a checkpoint is complete.
   CheckpointWriter(World& world, CheckpointFolder folder, int keep,
                    std::function<void(std::int64_t)> done);
-  /// Waits for this rank's thread. What is not complete by then stays incomplete.
+  /// Waits for this rank's thread. An unfinished checkpoint stays incomplete.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Waits for the one before, then begins. Collective.
+  /// Waits for the preceding one, then starts another. Collective.
   void start(std::int64_t step, SafetensorsFile state);
-  /// Whether a checkpoint is under way; the same on all ranks.
+  /// Whether a checkpoint is in progress; the same on all ranks.
   bool pending() const { return part_ != Part::kNone; }
-  /// Whether this rank's thread is at work.
+  /// Whether this rank's thread is working.
   bool busy() const;
-  /// Counts parts, the same on all ranks: an answer to "is anybody busy?" is one about the part
-  /// that it was asked in.
+  /// Counts parts, equal on all ranks, to tell which one an exchange about busy() refers to.
   std::int64_t part_number() const { return number_; }
-  /// Ends the part under way, waiting for all ranks, and begins the next. Collective.
+  /// Waits for all ranks to finish the current part, and begins the next. Collective.
   void advance();
-  /// Waits for what is under way. Collective.
+  /// Waits for the checkpoint to be complete. Collective.
   void finish();
-  /// The file that was written last, or given here, for its memory; nothing while it is being
-  /// written.
+  /// The last state that was written, whose memory can be reused; empty while it is being written.
   SafetensorsFile take_used();
   void give_used(SafetensorsFile state) { state_ = std::move(state); }
 

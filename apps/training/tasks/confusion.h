@@ -10,25 +10,25 @@
 
 namespace starling {
 
-/// Of how many test samples of one class each was predicted. Memory grows with the pairs that were
-/// seen, not with the classes' square.
+/// A sparse confusion matrix: memory grows with the pairs that occur, not with the square of
+/// classes.
 struct Confusions {
-  /// Of more classes a table would be large.
+  /// Above this, no dense table is written.
   static constexpr std::int64_t kMostInTable = 1000;
 
   std::int64_t classes = 0;  ///< the model's outputs
-  /// By label and what was predicted, which is `classes` where an output is no number
+  /// By label and prediction, which is `classes` if an output is NaN
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> counts;
 
   std::int64_t at(std::int64_t label, std::int64_t predicted) const;
-  bool lacks_numbers() const;  ///< of some sample
+  bool lacks_numbers() const;  ///< for some sample
 };
 
-/// Notes each batch's labels and largest scores on the device, and counts them in the end: no batch
-/// waits for the host.
+/// Collects each batch's labels and predictions on the device and counts them at the end, so that
+/// no batch waits for the host.
 class ConfusionCounter {
  public:
-  /// What so many samples take.
+  /// Memory for this number of samples.
   static double bytes(std::int64_t samples) {
     return static_cast<double>(samples) * (2 * sizeof(std::int32_t) + sizeof(double));
   }
@@ -37,7 +37,7 @@ class ConfusionCounter {
     own_.classes = classes;
   }
   void add(const TaskOutput& output);
-  /// Those of all ranks. Collective.
+  /// The sum over all ranks. Collective.
   Confusions total(World& world);
 
  private:

@@ -5,9 +5,8 @@
 
 namespace starling {
 
-/// The task "language_model": tokens {T} in, a score for each token of the vocabulary behind each
-/// of them out, against the targets {T}. A target that is functions::kIgnoreIndex counts for
-/// nothing.
+/// The task "language_model": for tokens {T} the model outputs, at each position, scores of the
+/// vocabulary for the next token, compared with targets {T}. functions::kIgnoreIndex is ignored.
 void add_language_model_task(TaskRegistry& registry);
 /// Its metrics: loss over all test targets, perplexity, bits_per_byte, token_accuracy.
 void add_language_model_metrics(MetricRegistry& registry);

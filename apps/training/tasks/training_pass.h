@@ -12,18 +12,18 @@
 
 namespace starling {
 
-/// Steps of a training pass besides its three parts. Empty functions do nothing.
+/// Hooks and parameters of a training pass. Null functions are skipped.
 struct PassSteps {
   double share = 1.0;  ///< factor of the loss: 1 / micro-batches of an update
-  /// Micro-batch of its update: the first overwrites gradients, the last reports them ready
+  /// Whether it is the update's first micro-batch, which overwrites gradients, and its last, which
+  /// reports them as ready
   bool first = true, last = true;
   std::function<void()> before_loss;
   std::function<void(const Variable& loss)> before_backward;
-  /// Runs the backward pass, where something goes around it
+  /// Called with the backward pass, which it must run
   std::function<void(const std::function<void()>& run)> backward;
 };
-/// Forward pass, loss and backward pass of one micro-batch on pass.tape: the one place where they
-/// are put together. Returns the loss.
+/// Forward pass, loss and backward pass of one micro-batch on pass.tape. Returns the loss.
 Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass,
                      const PassSteps& steps = {});
 
@@ -31,32 +31,31 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
 struct PassShape {
   std::int64_t batch_size = 1;
   DType dtype = DType::kFloat32;         ///< of parameters
-  DType compute = DType::kFloat32;       ///< of activations where that is bf16 or fp16
-  bool synchronized_norms = false;       ///< batch norms are over all ranks (RankSums)
-  DeviceType device = DeviceType::kCpu;  ///< that trains
+  DType compute = DType::kFloat32;       ///< of activations, if bf16 or fp16
+  bool synchronized_norms = false;       ///< batch norms use statistics over all ranks (RankSums)
+  DeviceType device = DeviceType::kCpu;  ///< to train on
 
   DType activations() const { return is_low_precision(compute) ? compute : dtype; }
 };
 
-/// What a training pass on shapes alone tells before any memory is taken.
+/// The result of tracing a training pass with shapes only, before any memory is allocated.
 struct ShapeTrace {
   std::vector<Parameter*> ready_order;  ///< the order in which gradients become complete
   std::vector<Parameter*> unused;       ///< trainable, but without gradient
   std::size_t activation_bytes = 0;     ///< peak of activations and their gradients in a pass
-  /// A parameter whose gradient is begun, and how many are ready by then: in their order
+  /// In order: a parameter whose gradient starts to be written, and how many are ready by then
   struct Begun {
     Parameter* parameter;
     std::size_t ready;
   };
   std::vector<Begun> begun;
   std::vector<OperationWork> work;  ///< of the pass, in order
-  /// Where the task counts targets: a target's products, forward and backward, which are twice as
-  /// many; 6 for each parameter of a product, and attention's own
+  /// FLOPs per target of matrix products, if the task counts targets: forward, and backward, which
+  /// has twice as many. That is 6 per parameter of a product, plus attention
   double target_flops = 0.0;
 };
-/// Runs one on the meta backend. The model's tensors have no memory afterwards. An unused parameter
-/// is Error(kUsage) with its name unless `allow_unused`, and so is a layer that does not compute in
-/// that format.
+/// Traces a pass on the meta backend. The model's tensors have no memory afterwards. Error(kUsage)
+/// for an unused parameter unless `allow_unused`, and for a layer that does not support the format.
 ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape,
                         bool allow_unused = false);
 
