@@ -9,8 +9,7 @@
 
 namespace starling {
 
-/// Σ over ranks of a few numbers without waiting for them: started at one step, read at a later
-/// one.
+/// An asynchronous sum of a few numbers over ranks: started in one step, read in a later one.
 class AsyncSum {
  public:
   AsyncSum(Transport& transport, Backend& backend, std::size_t count);
@@ -22,8 +21,7 @@ class AsyncSum {
 
  private:
   Transport& transport_;
-  /// A device must not be waited for, so the numbers lie in host memory; null where that is the
-  /// device's
+  /// For host memory, so as not to wait for the device; null if the device is a CPU
   std::unique_ptr<Backend> host_;
   Tensor values_;
   Ticket ticket_ = 0;

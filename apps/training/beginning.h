@@ -10,15 +10,16 @@ namespace starling {
 /// depends on its contents.
 void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site);
 
-/// Checks that this rank can write the files that config keys name outside the run's folder, now
-/// rather than after training. What is there stays as it is.
+/// Checks, before training, that this rank can write the files of config keys outside the run's
+/// folder. Does not change existing files.
 void check_outputs(const TrainConfig& config, bool first_rank);
 
-/// Checks what a run begins with: the file of initial values, from which it takes what goes on to
-/// the run's own model files, and the prompt of its tests. The data set is open. On one rank.
+/// Checks the file of initial values, whose metadata it keeps for the run's model files, and the
+/// prompt of tests. The data set must be open. Called on one rank.
 void check_start(TrainConfig& config);
 
-/// Checks whether training could begin, or go on with --resume, and changes no file. Collective.
+/// Checks whether training could start, or continue with --resume, without changing files.
+/// Collective.
 void check_beginning(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                      World& world);
 

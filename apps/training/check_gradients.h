@@ -4,12 +4,12 @@
 
 namespace starling {
 
-/// `--check-gradients`: compares what each layer of the model, and the loss, says of its gradients
-/// with central differences in fp64, along random directions: in its input and in its parameters.
-/// Each layer runs by itself on what it gets in a training pass over a few samples, moved a little,
-/// so that no maximum is a tie; with the same seed every time, so that dropout drops the same. The
-/// data set is open. `print`: one line a layer goes to stdout. Error(kDiverged) with the first
-/// layer that is off by more than kGradientTolerance.
+/// `--check-gradients`: compares the gradients of each layer, and of the loss, with central
+/// differences in fp64, along random directions of its input and parameters. Each layer is run
+/// separately on its input in a training pass over a few samples, slightly perturbed to avoid ties
+/// of maxima, and with a fixed seed for dropout. The data set must be open. `print`: writes one
+/// line per layer to stdout. Error(kDiverged) with the first layer whose error exceeds
+/// kGradientTolerance.
 void check_gradients(TrainConfig& config, Backend& backend, bool print);
 
 inline constexpr double kGradientTolerance = 1e-5;  ///< of the gradient's norm

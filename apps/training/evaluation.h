@@ -21,55 +21,54 @@ struct EvaluationResult {
   bool stopped = false;  ///< the test was given up; nothing else is said then
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
-  /// Where asked for and outputs are scores of classes
+  /// If requested, and outputs are scores of classes
   Confusions confusion;
 };
 
-/// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
-/// Where the loader shows an image in several views, what is measured is the mean of its outputs.
-/// Samples that a rank cannot read (kUsage) are AgreedError on all ranks. Where `stop` says true on
-/// any rank, all give the test up some batches later. In both cases the loader has stopped in their
-/// midst. Where all samples are left out, that is an AgreedError, too. Collective.
-/// `each` gets what came of each batch and the numbers of its test samples.
+/// Tests the current model on all ranks' parts of the test set; the result is equal on every rank.
+/// If the loader has several views of an image, their mean output is used. AgreedError on all ranks
+/// if samples cannot be read on one, or if all samples are left out. If `stop` returns true on any
+/// rank, all abort the test some batches later. Collective. `each` is called with the outputs of
+/// each batch and the indices of its samples.
 using EachOutput =
     std::function<void(const TaskOutput& output, std::span<const std::int64_t> samples)>;
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader,
                           Backend& backend, Transport& transport, bool confusion = false,
                           const std::function<bool()>& stop = {}, const EachOutput& each = {});
 
-/// What a rank brings to a mean over ranks in which it has this weight: the tensor itself for 1.
+/// A rank's contribution to a weighted mean over ranks: the tensor itself for a weight of 1.
 Tensor share_of(const Tensor& tensor, double weight);
 
-/// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean
-/// over all ranks, in memory of their own; then they are this rank's again, untouched. Collective:
-/// made on all ranks at the same point, with no exchange's receive buffer involved.
+/// During its lifetime the model's tensors, including low-precision copies, are those of the mean
+/// over all ranks to be evaluated, in separate memory; afterwards this rank's own again, unchanged.
+/// Collective; does not use receive buffers of exchanges.
 class MeanModelScope {
  public:
-  /// `weight`: this rank's in the mean of parameters (Algorithm::mean_weight()), not of states.
+  /// `weight`: of this rank in the mean of parameters, not of states (Algorithm::mean_weight()).
   /// `evaluated`: OptimizerRule::evaluated().
   MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport,
                  double weight = 1.0, const EvaluatedModel& evaluated = {});
-  /// Shows other tensors than the parameters: the ranks' mean of these, one a bucket with its
-  /// layout, and of these floating-point buffers, one for each of the model's.
+  /// For other tensors than the parameters: one per bucket with its layout, and floating-point
+  /// buffers, one for each of the model's.
   MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
                  Transport& transport, double weight, const std::vector<Tensor>& parameters,
                  const std::vector<Tensor>& model_buffers);
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
-  /// Runs `measure`, which gives the model's floating-point buffers other values in memory of their
-  /// own, and makes them the ranks' mean of what it found. Collective.
+  /// Runs `measure`, which sets the model's floating-point buffers to new tensors, and averages
+  /// those over ranks. Collective.
   void replace_buffers(const std::function<void()>& measure);
-  /// sqrt(mean_i ‖x_i - x̄‖²) over parameters as they are trained, and the same per bucket.
+  /// sqrt(mean_i ‖x_i - x̄‖²) of the trained parameters.
   double consensus_distance() const { return consensus_; }
   const std::vector<double>& bucket_consensus() const { return bucket_consensus_; }
 
  private:
   void keep_own();
-  /// Makes the model's parameters views into these, one a bucket.
+  /// Makes the model's parameters views into these tensors, one per bucket.
   void show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
             Backend& backend);
-  /// Makes floating-point buffers the ranks' mean.
+  /// Averages floating-point buffers over ranks.
   void average_buffers(Transport& transport);
 
   Model& model_;

@@ -8,7 +8,7 @@
 
 namespace starling {
 
-/// A tensor's bytes where the host can read them: the CPU's own lie there.
+/// A tensor's bytes in host memory: a copy, unless the tensor is on the CPU.
 class HostBytes {
  public:
   explicit HostBytes(const Tensor& tensor);
@@ -21,12 +21,12 @@ class HostBytes {
   const std::byte* data_ = nullptr;
 };
 
-/// A tensor's numbers, in memory order.
+/// A tensor's elements, in memory order.
 std::vector<double> host_numbers(const Tensor& tensor);
 
-/// `check_numbers`: Error(kDiverged) where a number is not finite, which names `key` (a layer or
-/// tensor), what of it this is, and where it came up. Looks at the host's copy, so it waits for the
-/// device; tensors of integers and of the meta backend are passed over.
+/// `check_numbers`: Error(kDiverged) if an element is not finite, with `key` (a layer or tensor),
+/// `what` of it, and the rank and step. Waits for the device. Ignores tensors of integers and of
+/// the meta backend.
 void check_finite(const Tensor& tensor, const std::string& key, const std::string& what, int rank,
                   std::int64_t step);
 

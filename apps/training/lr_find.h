@@ -15,28 +15,26 @@ namespace starling {
 /// A step of a learning-rate range test (Smith 2017, arXiv:1506.01186), over all ranks.
 struct RangePoint {
   double lr = 0.0, loss = 0.0;
-  double smoothed = 0.0;  ///< exponential mean of the losses so far, without the start's bias
-  double least = 0.0;     ///< of those so far
+  double smoothed = 0.0;  ///< exponential moving average of losses, bias-corrected
+  double least = 0.0;     ///< minimum of those so far
 };
-/// Adds a step. False: the test ends here, as the loss is no longer finite or four times the least.
+/// Adds a step. Returns false to end the test: the loss is not finite, or four times the minimum.
 bool add_range_point(std::vector<RangePoint>& points, double lr, double loss);
 
-/// What rates the test speaks for.
+/// The result of a range test.
 struct RangeFindings {
-  /// Loss over rates in at most 200 stretches of equal length: the mean of the stretches around,
-  /// a fifth of all, without spikes
+  /// Loss by rate in at most 200 bins of equal width, smoothed over a fifth of them, without spikes
   std::vector<double> rates, curve;
-  /// Where that falls fastest over log(rate), up to its least; none where no fall stands out of the
-  /// noise
+  /// The rate of the steepest descent over log(rate), before the minimum; none if within the noise
   std::optional<double> steepest;
-  double least = 0.0;          ///< where it is least
-  bool still_falling = false;  ///< that is at the end
+  double least = 0.0;          ///< the rate of the minimum
+  bool still_falling = false;  ///< the minimum is at the end
 };
-/// None of less than seven steps.
+/// Empty for fewer than seven steps.
 std::optional<RangeFindings> findings_of(const std::vector<RangePoint>& points);
 
-/// --lr-find: some steps of the config's run at rates that grow by the same factor each. Writes
-/// them as CSV, and prints a chart and a rate; leaves nothing else. Collective.
+/// --lr-find: runs some steps of the config with exponentially growing rates. Writes them as CSV,
+/// and prints a chart and a suggested rate. Writes nothing else. Collective.
 ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                  Backend& backend, Transport& transport);
 

@@ -8,8 +8,8 @@
 
 namespace starling {
 
-/// The sums over ranks that `"sync": {"batch_norm": "sync"}` asks for. The host waits for those
-/// that it moves itself; on a GPU with NCCL the compute stream waits.
+/// Sums over ranks for `"sync": {"batch_norm": "sync"}`. The host waits for them, except on a GPU
+/// with NCCL, where the compute stream waits.
 class NormSums final : public RankSums {
  public:
   explicit NormSums(Transport& transport) : transport_(transport) {}

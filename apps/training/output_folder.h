@@ -10,24 +10,24 @@
 
 namespace starling {
 
-/// Where a run's files go and how it starts.
+/// A run's output folder, and whether it is resumed.
 struct RunFolder {
   std::string path;
   bool resume = false;
-  std::int64_t resume_step = 0;           ///< of the checkpoint, where there is one
+  std::int64_t resume_step = 0;           ///< of the checkpoint, if there is one
   std::shared_ptr<FolderLock> lock = {};  ///< on the rank that prepared it
 };
 
-/// Decides where a run's files go and whether it continues from a checkpoint, makes the folder and
-/// locks it. Runs on one rank. A non-empty folder without --resume, and one in which another run is
-/// writing, is Error(kUsage) and stays untouched; one that cannot be written is Error(kOutput).
+/// Determines the output folder and whether to continue from a checkpoint, creates the folder and
+/// locks it. Called on one rank. Error(kUsage), without changes, for a non-empty folder without
+/// --resume, and for one that another run is writing; Error(kOutput) if it cannot be written.
 RunFolder prepare_output_folder(const TrainOptions& options);
 
-/// The run that --resume names, and its newest complete checkpoint's step: -1 where `latest` has
-/// none yet. Looks, and changes nothing. Error(kUsage) where --resume DIR has none.
+/// The run to resume according to --resume, and the step of its newest complete checkpoint: -1 if
+/// `latest` has none yet. Changes nothing. Error(kUsage) if --resume DIR has none.
 std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options);
 
-/// A folder's config.json. Error(kOutput) if it cannot be written.
+/// Writes the folder's config.json. Error(kOutput) on failure.
 void write_config(const std::string& folder, const std::string& text);
 
 }  // namespace starling

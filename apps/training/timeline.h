@@ -7,8 +7,8 @@
 
 namespace starling {
 
-/// A timeline begins with the run that it is of: its folder, and the first line of its metrics, by
-/// which the report knows it wherever both lie.
+/// A timeline begins with its run's folder and first line of metrics, by which the report
+/// recognises it even if files were moved.
 inline constexpr std::string_view kTimelineBegin =
     R"({"displayTimeUnit":"ms","otherData":{"program":"starling-train",)";
 
@@ -17,7 +17,7 @@ inline constexpr std::string_view kTimelineBegin =
 void write_timeline(const std::string& path, const std::string& mine, const std::string& folder,
                     World& world);
 
-/// A path that means the same in every folder, as far as JSON can say it.
+/// Makes a path absolute, as far as JSON can represent it.
 std::string absolute_path(const std::string& path);
 
 }  // namespace starling

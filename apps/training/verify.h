@@ -4,13 +4,12 @@
 
 namespace starling {
 
-/// `sync.verify`: ranks compare what must be equal. After an all-reduce that is every parameter and
-/// every state of the optimizer, to the bit, by digests (XXH3). In gossip what a rank received must
-/// be what the sender holds, to the bit, and the mix must keep the ranks' mean to rounding. Of
-/// ranks that meet now and then, what they met in is compared after they did, and an anchor that
-/// all keep always. Where they differ, AgreedError(kLost) names the odd rank and the first tensor;
-/// of two ranks both, as nobody can know which is wrong. Waits for what is under way; changes no
-/// bit of the run. Collective, between steps.
+/// `sync.verify`: compares what must be bitwise equal on all ranks (AlgorithmEquality), by digests
+/// (XXH3): after an all-reduce all parameters and optimizer states; for algorithms that synchronise
+/// at intervals what they have just synchronised, and states that are always equal. For gossip,
+/// what a rank received must equal what the sender has, and the mix must preserve the ranks' mean
+/// up to rounding. AgreedError(kLost) with the differing rank and the first tensor; with two ranks,
+/// both. Waits for exchanges in flight; does not affect the run. Collective, between steps.
 void verify_replicas(Trainer& trainer);
 
 }  // namespace starling

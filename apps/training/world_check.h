@@ -7,17 +7,16 @@
 
 namespace starling {
 
-/// Throws AgreedError(kUsage) on every rank where ranks run different builds: the first line of
-/// their reports (version_report()) that differs, on both sides, with the hosts. Collective.
+/// Throws AgreedError(kUsage) if ranks run different builds, with the first differing line of their
+/// reports (version_report()) and the hosts. Collective.
 void agree_on_build(World& world, const std::string& report);
 
-/// Agrees on the resolved config, compared by digest: names the first key that differs, its two
-/// values, and the ranks. Keys that a host may have for itself (paths, device, threads) are left
-/// out. Collective.
+/// The same for the resolved config: gives the first differing key, its values, and the ranks.
+/// Ignores keys that may differ between hosts (paths, device, threads). Collective.
 void agree_on_config(World& world, const nlohmann::json& resolved);
 
-/// Agrees on what an open data set holds (contents_of()). Each host may have it at a `path` of its
-/// own, which the error names. Collective.
+/// The same for the contents of the open data set (contents_of()). `path` may differ between hosts,
+/// and is given in the error. Collective.
 void agree_on_data(World& world, const std::string& contents, const std::string& path);
 
 }  // namespace starling

@@ -8,7 +8,7 @@
 
 namespace starling {
 
-/// What every schedule is made from: the rate it starts from, and the length of the run.
+/// Arguments of all schedules: base learning rate and length of the run.
 struct ScheduleInputs {
   double base_lr = 0.1;
   std::int64_t total_steps = 1;

@@ -7,24 +7,24 @@
 #include "apps/data/dataset.h"
 #include "core/safetensors.h"
 
-// What a data set holds, in short. `data.path` may name another place on another host and at
-// another time; what lies there must be the same, lest ranks train on different samples, or a
-// resumed run on those that it was tested on.
+// A summary of a data set's contents. `data.path` may differ between hosts, and for a resumed run,
+// but the contents must be the same: otherwise ranks would train on different samples, or a resumed
+// run on former test samples.
 
 namespace starling {
 
 /// The numbers of samples, the classes and the checksums of an open data set: a line of JSON.
 std::string contents_of(const DatasetInfo& data);
 
-/// `data.path` of a resolved config: where the data are. Empty where the data set has no such key.
+/// `data.path` of a resolved config; empty if the data set has no such key.
 std::string data_path_of(const nlohmann::json& resolved);
 
-/// The first thing in which two of these differ, such as "41 training samples" and "40".
+/// The first difference between two summaries, such as "41 training samples" and "40".
 struct ContentsDifference {
   std::string mine, other;
 };
-/// The first difference of two; none also where only one of them says it: older versions say less.
-/// Error(kUsage) that names `source` where `other` is none of these.
+/// Compares two summaries; ignores what only one of them has, as older versions have less.
+/// Error(kUsage) with `source` if `other` is not a summary.
 std::optional<ContentsDifference> difference_of(const std::string& mine, const std::string& other,
                                                 const std::string& source);
 

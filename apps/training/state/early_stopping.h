@@ -11,39 +11,39 @@
 
 namespace starling {
 
-/// By what value of tests the better one is told.
+/// The value by which tests are compared.
 struct Decisive {
   std::string metric;  ///< "test_accuracy"
-  bool rises = false;  ///< the more the better
+  bool rises = false;  ///< higher is better
 
-  /// Null where it is none of these.
+  /// Null if it is not among the values.
   const MetricValue* of(const std::vector<MetricValue>& values) const;
   bool better(double value, double than, double by = 0.0) const {
     return (rises ? value - than : than - value) > by;
   }
 };
-/// Its keys `metric` and `mode` of a section. `tested`: what tests come to.
+/// Reads the keys `metric` and `mode`. `tested`: the values of tests.
 Decisive read_decisive(ConfigSection& section, const std::vector<MetricValue>& tested);
 
-/// Section `early_stopping`: a run ends once its tests no longer become better.
+/// Section `early_stopping`: ends a run when its tests do not improve any more.
 struct EarlyStoppingSettings : Decisive {
-  std::int64_t patience = 1;  ///< tests in a row that are no better than the best before them
-  double min_delta = 0.0;     ///< what a better one is better by, at least: more than this
+  std::int64_t patience = 1;  ///< consecutive tests without an improvement
+  double min_delta = 0.0;     ///< an improvement must exceed this
 };
 
-/// Counts the tests since the best one; a function of their values, so all ranks count alike.
+/// Counts the tests since the best one. Depends on their values only, and so is equal on all ranks.
 class EarlyStopping {
  public:
   explicit EarlyStopping(const EarlyStoppingSettings& settings) : settings_(settings) {}
-  /// Looks at a test after so many steps. A value that is not finite is no better. True: the run
-  /// ends here.
+  /// Adds a test after `step` steps; non-finite values are not an improvement. Returns whether to
+  /// end the run.
   bool ends(const std::vector<MetricValue>& values, std::int64_t step);
   bool ended() const { return waited_ >= settings_.patience; }
   /// Whether the next test may be the last.
   bool may_end() const { return waited_ + 1 >= settings_.patience; }
 
-  /// For a checkpoint, and from one: Error(kUsage) through `source` where that is damaged. Another
-  /// metric than then begins anew.
+  /// Saves and restores the state. Error(kUsage) with `source` if it is damaged. Starts over if the
+  /// metric has changed.
   std::string text() const;
   void read(const std::string& text, const std::string& source);
 
@@ -57,7 +57,7 @@ class EarlyStopping {
   double best_ = 0.0;
 };
 
-/// Reads `early_stopping`, which is off where it is not given. `tested`: what tests come to.
+/// Reads `early_stopping`, which is off by default. `tested`: the values of tests.
 std::optional<EarlyStoppingSettings> read_early_stopping(ConfigSection& root,
                                                          const std::vector<MetricValue>& tested,
                                                          bool has_tests);

@@ -15,18 +15,18 @@ struct AverageSettings {
 };
 
 /// A moving average of this rank's parameters and floating-point buffers: after every k-th step a ←
-/// decay·a + (1 - decay)·x; the first time a ← x, as torch.optim.swa_utils.AveragedModel (with
-/// use_buffers) starts. Other buffers are the model's. All of it is issued to the device behind the
-/// updates, and nothing waits for it.
+/// decay·a + (1 - decay)·x; the first time a ← x, like torch.optim.swa_utils.AveragedModel with
+/// use_buffers. Other buffers are the model's. Issued to the device after the updates; nothing
+/// waits.
 class ModelAverage {
  public:
   ModelAverage(const AverageSettings& settings, Backend& backend,
                const std::vector<Bucket>& buckets, Model& model);
 
-  /// Called after `steps` updates in all.
+  /// Called after `steps` updates in total.
   void after_step(std::int64_t steps);
-  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers.
-  /// Before its first update the average is what the model is.
+  /// One tensor per bucket, laid out like its parameters, and one for each of the model's buffers.
+  /// Before the first update the average equals the model.
   std::vector<Tensor> parameters() const;
   std::vector<Tensor> buffers() const;
 

@@ -9,15 +9,14 @@
 
 namespace starling {
 
-/// Memory for another copy of this rank's model, on its device: of the parameters, and of what else
-/// it has in floating point.
+/// A copy of this rank's model on its device: parameters and floating-point buffers.
 class ModelCopy {
  public:
-  /// A copy that begins as zeros. Buckets and model outlive it.
+  /// Initially zero. Buckets and model outlive it.
   ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model);
 
-  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers,
-  /// empty where that is no floating-point tensor.
+  /// One tensor per bucket, laid out like its parameters; and one for each of the model's buffers,
+  /// empty unless that is a floating-point tensor.
   std::vector<Tensor> parameters, buffers;
 
   /// This rank's part of a checkpoint: "<prefix>.<name>" of each tensor.

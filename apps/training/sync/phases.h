@@ -6,17 +6,17 @@
 // The algorithms of a run and their topologies: the first one, and those of `sync.switch`.
 namespace starling {
 
-/// Reads `sync.algorithm`. `auto`: gossip or all-reduce, whichever is expected to come to a loss
-/// sooner; the topology is then chosen too.
+/// Reads `sync.algorithm`. `auto`: gossip or all-reduce, whichever is expected to reach a loss
+/// sooner; then the topology is chosen, too.
 AlgorithmPlan read_first_algorithm(ConfigSection& algorithm, SyncSettings& settings);
-/// Refuses what the algorithm says it does not go with. `sync` is the section that has the
-/// algorithm: the whole run's, or that of a switch.
+/// Checks the algorithm's requirements (AlgorithmNeeds etc.). `sync`: the section with the
+/// algorithm, of the run or of a switch.
 void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                      const SyncPartners& with);
 /// Reads `sync.topology`.
 void read_first_topology(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings);
-/// Reads the phases after the first one, the items of `sync.switch`. A topology that a phase does
-/// not give is that of the one before.
+/// Reads the phases after the first one, the items of `sync.switch`. By default a phase has the
+/// topology of the preceding one.
 void read_switch(const ConfigSection& sync, const std::vector<ConfigSection>& changes,
                  const SyncPartners& with, SyncSettings& settings);
 
