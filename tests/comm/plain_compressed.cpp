@@ -159,8 +159,9 @@ void qadam(PlainRun& run) {
         const PlainOptimizer& optimizer = run.optimizers[i];
         for (std::size_t e = 0; e < run.size(); ++e) {
           const double decay =
-              optimizer.type() == "adam" ? optimizer.weight_decay(e) * run.x[i][e] : 0.0;
-          m[i][e] = optimizer.beta1() * m[i][e] + (1.0 - optimizer.beta1()) * (g[i][e] + decay);
+              optimizer.rule.type == "adam" ? optimizer.weight_decay(e) * run.x[i][e] : 0.0;
+          m[i][e] =
+              optimizer.rule.beta1 * m[i][e] + (1.0 - optimizer.rule.beta1) * (g[i][e] + decay);
         }
       }
       m = mean(m);
@@ -168,12 +169,13 @@ void qadam(PlainRun& run) {
         PlainOptimizer& optimizer = run.optimizers[i];
         optimizer.states[0] = m[i];
         ++optimizer.s;
-        const double step_size = run.lr(t) / (1.0 - std::pow(optimizer.beta1(), optimizer.s));
+        const double step_size = run.lr(t) / (1.0 - std::pow(optimizer.rule.beta1, optimizer.s));
         for (std::size_t e = 0; e < run.size(); ++e) {
-          const double v = optimizer.states[1][e] / (1.0 - std::pow(optimizer.beta2(), frozen_at));
-          if (optimizer.type() == "adamw")
+          const double v =
+              optimizer.states[1][e] / (1.0 - std::pow(optimizer.rule.beta2, frozen_at));
+          if (optimizer.rule.type == "adamw")
             run.x[i][e] *= 1.0 - run.lr(t) * optimizer.weight_decay(e);
-          run.x[i][e] -= step_size * m[i][e] / (std::sqrt(v) + optimizer.eps());
+          run.x[i][e] -= step_size * m[i][e] / (std::sqrt(v) + optimizer.rule.eps);
         }
       }
     }

@@ -178,8 +178,9 @@ class Simulation : public PlainRun {
   }
 
   void qgm() {
-    const double beta = optimizers[0].momentum(), mu = key("mu", beta);
-    const bool nesterov = optimizers[0].nesterov(), atc = key<std::string>("order", "atc") == "atc";
+    const double beta = optimizers[0].rule.momentum, mu = key("mu", beta);
+    const bool nesterov = optimizers[0].rule.nesterov,
+               atc = key<std::string>("order", "atc") == "atc";
     PlainExchange messages(*this, exchange());
     for (int t = 0; t < steps; ++t) {
       const double eta = lr(t);
@@ -204,7 +205,7 @@ class Simulation : public PlainRun {
   }
 
   void decentlam() {
-    const double beta = optimizers[0].momentum();
+    const double beta = optimizers[0].rule.momentum;
     for (int t = 0; t < steps; ++t) {
       const double eta = lr(t);
       const Vectors g = decayed_gradients(t), m = optimizer_states(0);
@@ -234,7 +235,7 @@ class Simulation : public PlainRun {
   }
 
   void momentum_tracking() {
-    const double beta = optimizers[0].momentum();
+    const double beta = optimizers[0].rule.momentum;
     Vectors z = zeros();
     for (int t = 0; t < steps; ++t) {
       const Vectors g = decayed_gradients(t), before = optimizer_states(0);

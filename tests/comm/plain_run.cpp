@@ -139,10 +139,11 @@ Vectors PlainRun::gradients(const Vectors& at, int t) const {
 
 void PlainRun::clip(Vector& g) const {
   if (job_.clip.norm <= 0.0) return;
-  double squares = 0.0;
-  for (const double v : g) squares += v * v;
-  const double factor = std::min(1.0, job_.clip.norm / (std::sqrt(squares) + 1e-6));
-  for (double& v : g) v *= factor;
+  const auto part = [&](std::size_t e) { return job_.clip.per_bucket ? bucket_of_[e] : 0; };
+  Vector squares(buckets, 0.0);
+  for (std::size_t e = 0; e < g.size(); ++e) squares[part(e)] += g[e] * g[e];
+  for (std::size_t e = 0; e < g.size(); ++e)
+    g[e] *= std::min(1.0, job_.clip.norm / (std::sqrt(squares[part(e)]) + 1e-6));
 }
 
 Vectors PlainRun::own_gradients(int t) const {

@@ -78,19 +78,19 @@ bool same(const UpdateSide<T>& one, const UpdateSide<T>& other) {
 }
 
 template <class T>
-void compare_rule(CudaBackend& backend, const test::Reference& reference, int terms) {
-  CAPTURE(reference.type);
-  CAPTURE(reference.accum_iter);
+void compare_rule(CudaBackend& backend, const nlohmann::json& config, int terms) {
+  CAPTURE(config.dump());
   CAPTURE(terms);
   CAPTURE(sizeof(T));
-  const auto rule = make_rule(reference);
+  const auto rule = make_rule(config);
   const std::size_t states = rule->facts().states.size();
   const UpdateCase how{.n = 32 * 70, .terms = terms};
   UpdateSide<T> eager = bucket_side<T>(backend, how, states),
                 replayed = bucket_side<T>(backend, how, states);
-  const auto period = static_cast<std::size_t>(reference.accum_iter);
+  const std::int64_t steps = config.value("accum_iter", 1);
+  const auto period = static_cast<std::size_t>(steps);
   std::vector<std::unique_ptr<DeviceGraph>> graphs(period);
-  for (std::int64_t step = 1; step <= 3 * reference.accum_iter; ++step) {
+  for (std::int64_t step = 1; step <= 3 * steps; ++step) {
     CAPTURE(step);
     const StepValues values = values_of(step);
     set_step(eager, values);
@@ -247,10 +247,10 @@ TEST_CASE("cuda/graph: what a launch asks of the runtime") {
 TEST_CASE(
     "cuda/graph: updates of every rule and phase from the step block have the bits of eager ones") {
   CudaBackend backend = own_backend();
-  for (const test::Reference& reference : test::reference_rules()) {
+  for (const nlohmann::json& config : test::every_rule()) {
     for (const int terms : {0, 1, 3}) {
-      compare_rule<float>(backend, reference, terms);
-      compare_rule<double>(backend, reference, terms);
+      compare_rule<float>(backend, config, terms);
+      compare_rule<double>(backend, config, terms);
     }
   }
 }
@@ -258,7 +258,7 @@ TEST_CASE(
 TEST_CASE(
     "cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
   CudaBackend backend = own_backend();
-  const auto rule = make_rule(test::Reference{.type = "accum_adamw", .accum_iter = 3});
+  const auto rule = test::make_rule("accum_adamw", {{"accum_iter", 3}});
   UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->facts().states.size());
   const StepValues values = values_of(1);
   set_step(bucket, values);

@@ -111,8 +111,8 @@ TEST_CASE("cuda/plug-in rule: without kernels for it the optimizer and the remed
   const UpdateArgs args = make_args<float>(gpu(), 64);
   const std::string typed = error_of([&] { gpu().update({rule, args}); });
   CHECK(typed.find("shim_plugin_rule::Unknown") != std::string::npos);
-  for (const test::Reference& reference : test::reference_rules())
-    CHECK(runs_on_gpu(*test::make_rule(reference)));
+  for (const nlohmann::json& config : test::every_rule())
+    CHECK(runs_on_gpu(*test::make_rule(config)));
 }
 
 }  // namespace starling::tests

@@ -19,20 +19,17 @@ namespace {
 
 using test::make_rule;
 using test::normal_numbers;
-using test::Reference;
-using test::reference_rules;
 
 template <class T>
-void compare(const Reference& reference, const UpdateCase& how) {
-  CAPTURE(reference.type);
-  CAPTURE(reference.accum_iter);
+void compare(const nlohmann::json& config, const UpdateCase& how) {
+  CAPTURE(config.dump());
   CAPTURE(how.n);
   CAPTURE(how.terms);
   CAPTURE(static_cast<int>(how.code));
   CAPTURE(how.in_place);
   CAPTURE(how.offset);
   CAPTURE(sizeof(T));
-  const auto rule = make_rule(reference);
+  const auto rule = make_rule(config);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   const std::size_t states = rule->facts().states.size();
   UpdateSide<T> expected = bucket_side<T>(*cpu, how, states),
@@ -41,9 +38,9 @@ void compare(const Reference& reference, const UpdateCase& how) {
 }
 
 void compare_all(const UpdateCase& how) {
-  for (const Reference& reference : reference_rules()) {
-    compare<float>(reference, how);
-    compare<double>(reference, how);
+  for (const nlohmann::json& config : test::every_rule()) {
+    compare<float>(config, how);
+    compare<double>(config, how);
   }
 }
 
@@ -126,8 +123,7 @@ TEST_CASE("cuda/update: messages decoded on the way, of every code and any numbe
 }
 
 TEST_CASE("cuda/update: blocks that take several tiles each") {
-  const Reference reference{.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 4};
-  const auto rule = make_rule(reference);
+  const auto rule = make_rule("accum_adamw", {{"weight_decay", 0.1}, {"accum_iter", 4}});
   const GpuUpdateLauncher launcher = cuda::builtin_update(*rule);
   REQUIRE((launcher != nullptr));
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,18 +16,37 @@
 #include "kernels/optimizers/nadam.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
+#include "tests/support/plain_rule.h"
 
 namespace starling::test {
 namespace {
 
 constexpr std::size_t kRuled = 96;
 
-/// Runs 9 steps of rule and reference with mixing by `terms` neighbours, and compares parameters
-/// and the rate of change.
+/// The definition of a rule of sums.
+double linear_step(const nlohmann::json& config, double p, double g, std::array<double, 3>& state,
+                   bool decays, double lr) {
+  const LinearTerms c = linear_terms(lr);
+  const std::size_t states = config["states"], made = config["made"];
+  const double old[2] = {states > 0 ? state[0] : 0, states > 1 ? state[1] : 0};
+  if (decays) g += c.decay_p * p + c.decay_s[0] * old[0] + c.decay_s[1] * old[1];
+  double result = c.x.p * p + c.x.s[0] * old[0] + c.x.s[1] * old[1] + c.x.g * g;
+  for (std::size_t k = 0; k < made; ++k) {
+    const auto& of = c.state[k];
+    state[k] = of.p * p + of.s[0] * old[0] + of.s[1] * old[1] + of.g * g;
+    result += c.x.made[k] * state[k];
+  }
+  return result;
+}
+
+/// Runs 9 steps of a rule with mixing by `terms` neighbours, and compares parameters and states
+/// with those of the same rule where nothing is mixed, scaled or skipped: all that is done here
+/// instead. Of a rule that has a plain definition, with that as well.
 template <class T>
-void compare_with_reference(const Reference& reference, int terms, double tolerance) {
-  const auto rule = make_rule(reference);
-  Bucket<T> bucket(kRuled, rule->facts().states.size());
+void compare_with_definition(const nlohmann::json& config, int terms, double tolerance) {
+  const auto rule = make_rule(config);
+  const std::size_t state_count = rule->facts().states.size();
+  Bucket<T> bucket(kRuled, state_count);
   bucket.x = normal_numbers<T>(kRuled, 1);
   bucket.decay = {1, 0, 1};
   bucket.gradient_scale = T(0.5);
@@ -34,8 +54,12 @@ void compare_with_reference(const Reference& reference, int terms, double tolera
   for (int k = 0; k < terms; ++k)
     bucket.weights.push_back(static_cast<T>(0.5 / terms + 0.0625 * k));
   bucket.received.resize(static_cast<std::size_t>(terms));
-  std::vector<double> x(bucket.x.begin(), bucket.x.end());
-  std::vector<Reference::State> states(kRuled);
+  Bucket<double> alone(kRuled, state_count);
+  alone.x.assign(bucket.x.begin(), bucket.x.end());
+  alone.decay = bucket.decay;
+  std::vector<double> plain = alone.x;
+  std::vector<std::array<double, 3>> states(kRuled);
+  const std::string type = config["type"];
   for (std::int64_t s = 1; s <= 9; ++s) {
     const double lr = 0.01 * static_cast<double>(10 - s);
     bucket.gradient = normal_numbers<T>(kRuled, 100 + static_cast<unsigned>(s));
@@ -44,46 +68,67 @@ void compare_with_reference(const Reference& reference, int terms, double tolera
           normal_numbers<T>(kRuled, static_cast<unsigned>(1000 + 10 * s + k));
     bucket.update(*rule, lr, s);
     for (std::size_t i = 0; i < kRuled; ++i) {
-      double c = terms == 0 ? x[i] : static_cast<double>(bucket.self_weight) * x[i];
-      for (std::size_t k = 0; k < bucket.received.size(); ++k)
-        c += static_cast<double>(bucket.weights[k]) * static_cast<double>(bucket.received[k][i]);
-      x[i] = reference.step(c, 0.5 * static_cast<double>(bucket.gradient[i]), states[i],
-                            bucket.decay[i / 32] != 0, lr, s);
+      for (std::vector<double>* x : {&alone.x, &plain}) {
+        if (terms > 0) (*x)[i] *= static_cast<double>(bucket.self_weight);
+        for (std::size_t k = 0; k < bucket.received.size(); ++k)
+          (*x)[i] +=
+              static_cast<double>(bucket.weights[k]) * static_cast<double>(bucket.received[k][i]);
+      }
+      alone.gradient[i] = 0.5 * static_cast<double>(bucket.gradient[i]);
+      auto& [first, second, third] = states[i];
+      const bool decays = bucket.decay[i / 32] != 0;
+      if (PlainRule::knows(type))
+        plain[i] = PlainRule(config).step(plain[i], alone.gradient[i], {&first, &second, &third},
+                                          decays, lr, s);
+      if (type == "linear")
+        plain[i] = linear_step(config, plain[i], alone.gradient[i], states[i], decays, lr);
     }
-    double worst = 0;
-    for (std::size_t i = 0; i < kRuled; ++i)
-      worst =
-          std::max(worst, std::abs(static_cast<double>(bucket.x[i]) - x[i]) / (1 + std::abs(x[i])));
-    INFO(reference.type, " terms ", terms, " step ", s);
-    REQUIRE(worst < tolerance);
+    alone.update(*rule, lr, s);
+    const auto furthest = [](const auto& found, const std::vector<double>& expected) {
+      double worst = 0;
+      for (std::size_t i = 0; i < kRuled; ++i)
+        worst = std::max(worst, std::abs(static_cast<double>(found[i]) - expected[i]) /
+                                    (1 + std::abs(expected[i])));
+      return worst;
+    };
+    INFO(config.dump(), " terms ", terms, " step ", s);
+    REQUIRE(furthest(bucket.x, alone.x) < tolerance);
+    for (std::size_t k = 0; k < state_count; ++k)
+      REQUIRE(furthest(bucket.states[k], alone.states[k]) < tolerance);
+    if (PlainRule::knows(type) || type == "linear") REQUIRE(furthest(bucket.x, plain) < tolerance);
   }
 }
 
 }  // namespace
 
 TEST_CASE("kernels/optimizer: every rule agrees with its plain definition, for 0 to 5 neighbours") {
-  for (const Reference& reference : reference_rules()) {
+  for (const nlohmann::json& config : every_rule()) {
     for (int terms = 0; terms <= 5; ++terms) {
-      compare_with_reference<double>(reference, terms, 1e-13);
-      compare_with_reference<float>(reference, terms, 3e-5);
+      compare_with_definition<double>(config, terms, 1e-13);
+      compare_with_definition<float>(config, terms, 3e-5);
     }
   }
 }
 
-TEST_CASE("kernels/optimizer: parity with PyTorch and decent-dp in fp64") {
+TEST_CASE("kernels/optimizer: parity with PyTorch and decent-dp") {
   const nlohmann::json document = read_json_file("golden/optimizers.json");
   CHECK(document["optimizers"].size() == 38);
-  for (const auto& item : document["optimizers"]) {
-    const std::size_t kept_steps = follow_golden(
+  const auto compare = [&]<class T>(const nlohmann::json& item, double tolerance, T) {
+    const std::size_t kept_steps = follow_golden<T>(
         document, *make_rule(item["type"], item["config"]),
         [&](std::size_t step) { return document["rates"][step].get<double>(); },
-        [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column,
+        [&](const Bucket<T>& bucket, std::size_t kept, std::size_t row, std::size_t column,
             std::size_t place) {
           INFO(item["type"].dump(), item["config"].dump(), " kept step ", kept, " number ", row,
                ", ", column);
-          CHECK(std::abs(bucket.x[place] - item["x"][kept][row][column].get<double>()) < 1e-13);
+          CHECK(std::abs(static_cast<double>(bucket.x[place]) -
+                         item["x"][kept][row][column].get<double>()) < tolerance);
         });
     CHECK(kept_steps == 3);
+  };
+  for (const auto& item : document["optimizers"]) {
+    compare(item, 1e-13, double{});
+    compare(item, 3e-5, float{});
   }
 }
 

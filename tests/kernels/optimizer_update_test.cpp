@@ -86,16 +86,16 @@ UpdateArgs args_of(Backend& backend, const Bucket<T>& bucket) {
 }  // namespace
 
 TEST_CASE("kernels/optimizer: every instruction set gives the same bits") {
-  for (const Reference& reference : reference_rules()) {
-    CAPTURE(reference.type);
-    check_instruction_sets<float>(*make_rule(reference));
-    check_instruction_sets<double>(*make_rule(reference));
+  for (const nlohmann::json& config : every_rule()) {
+    CAPTURE(config.dump());
+    check_instruction_sets<float>(*make_rule(config));
+    check_instruction_sets<double>(*make_rule(config));
   }
 }
 
 TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any number of threads") {
-  for (const Reference& reference : reference_rules()) {
-    const auto rule = make_rule(reference);
+  for (const nlohmann::json& config : every_rule()) {
+    const auto rule = make_rule(config);
     for (const int threads : {1, 2, 3}) {
       const auto backend = open_backend(DeviceType::kCpu, threads);
       for (const int terms : {1, 2, 18}) {
@@ -114,8 +114,8 @@ TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any nu
 }
 
 TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gradient holds") {
-  for (const Reference& reference : reference_rules()) {
-    const auto rule = make_rule(reference);
+  for (const nlohmann::json& config : every_rule()) {
+    const auto rule = make_rule(config);
     const auto backend = open_backend(DeviceType::kCpu, 2);
     for (int terms = 0; terms <= 3; ++terms) {
       for (const bool whole_sum : {false, true}) {
@@ -153,8 +153,8 @@ TEST_CASE(
   const auto compare = [](auto low_type, auto type, int threads) {
     using Low = decltype(low_type);
     using T = decltype(type);
-    for (const Reference& reference : reference_rules()) {
-      const auto rule = make_rule(reference);
+    for (const nlohmann::json& config : every_rule()) {
+      const auto rule = make_rule(config);
       const auto backend = open_backend(DeviceType::kCpu, threads);
       auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->facts().states.size(), 1);
       UpdateArgs args = args_of(*backend, bucket);

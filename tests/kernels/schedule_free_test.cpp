@@ -25,7 +25,7 @@ TEST_CASE(
     const auto rule = make_rule("schedule_free_adamw", item["config"]);
     const EvaluatedModel evaluated = rule->facts().evaluated;
     REQUIRE(evaluated.state == 0);
-    const std::size_t kept_steps = follow_golden(
+    const std::size_t kept_steps = follow_golden<double>(
         document, *rule, [&](std::size_t) { return document["rate"].get<double>(); },
         [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column,
             std::size_t place) {

@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
 
 #include "core/operations/updates.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/operations/rows.h"
+#include "tests/support/plain_rule.h"
 
 // The fused update: mix, scale and clip, decay, rule.
 namespace starling::tests {
@@ -15,21 +17,19 @@ namespace {
 constexpr double kLr = 0.01, kSelfWeight = 0.4, kGradientScale = 0.5, kClipFactor = 0.7;
 double neighbour_weight(Index k) { return 0.6 / static_cast<double>(1 + k); }
 
-test::Reference plain_rule(const std::string& type) {
-  if (type == "sgd") return {.type = type, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
-  return {.type = type,
-          .beta1 = 0.8,
-          .beta2 = 0.95,
-          .eps = 1e-3,
-          .weight_decay = 0.1,
-          .accum_iter = type == "accum_adamw" ? 3 : 1};
+nlohmann::json config_of(const std::string& rule) {
+  if (rule == "sgd")
+    return {{"type", rule}, {"momentum", 0.9}, {"nesterov", true}, {"weight_decay", 0.1}};
+  nlohmann::json config{{"type", rule}, {"betas", {0.8, 0.95}}, {"eps", 1e-3}};
+  if (rule == "accum_adamw") config["accum_iter"] = 3;
+  return config;
 }
 
 }  // namespace
 
 Operation fused_update(const UpdateRow& how) {
-  const test::Reference plain = plain_rule(how.rule);
-  const std::shared_ptr<OptimizerRule> rule = test::make_rule(plain);
+  const test::PlainRule plain(config_of(how.rule));
+  const std::shared_ptr<OptimizerRule> rule = test::make_rule(config_of(how.rule));
   const std::size_t states = rule->facts().states.size(),
                     terms = static_cast<std::size_t>(how.terms);
   // Inputs: x, gradient, control, decay, the states, what the neighbours sent. Outputs: x, the
@@ -83,16 +83,17 @@ Operation fused_update(const UpdateRow& how) {
       double p = terms > 0 ? kSelfWeight * in[0][i] : in[0][i];
       for (std::size_t k = 0; k < terms; ++k)
         p += neighbour_weight(static_cast<Index>(k)) * in[kFirstState + states + k][i];
-      test::Reference::State state;
-      double* const own[] = {how.rule == "sgd" ? &state.u : &state.m, &state.v, &state.a};
-      for (std::size_t k = 0; k < states; ++k) *own[k] = in[kFirstState + k][i];
-      // a group's first step does not read it
-      if (!how.skip && how.step % plain.accum_iter == 1) state.a = 0;
-      if (!how.skip)
-        p = plain.step(p, kGradientScale * kClipFactor * in[1][i], state, in[3][i / 32] != 0.0, kLr,
-                       how.step);
+      std::array<double, 3> now{};
+      for (std::size_t k = 0; k < states; ++k) now[k] = in[kFirstState + k][i];
+      if (!how.skip) {
+        // a run's first step does not read SGD's buffer, nor a group's what is accumulated
+        if (how.step == 1 && how.rule == "sgd") now[0] = 0;
+        if (how.step % plain.accum_iter == 1) now[2] = 0;
+        p = plain.step(p, kGradientScale * kClipFactor * in[1][i], {&now[0], &now[1], &now[2]},
+                       in[3][i / 32] != 0.0, kLr, how.step);
+      }
       out[0][i] = out[1][i] = p;
-      for (std::size_t k = 0; k < states; ++k) out[2 + k][i] = *own[k];
+      for (std::size_t k = 0; k < states; ++k) out[2 + k][i] = now[k];
     }
   };
   return op;

@@ -115,49 +115,6 @@ double learning_rate(const Json& config, std::int64_t t, std::int64_t total) {
              (1.0 + std::cos(M_PI * std::min((static_cast<double>(t) - warmup) / T, 1.0))) / 2.0;
 }
 
-/// Section 7: one parameter tensor's step. States are m, v, a, or u alone.
-void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p,
-            const Vector& gradient, std::vector<Vector>& states) {
-  const double wd = weight || o["decay"] == "all" ? o.value("weight_decay", 0.0) : 0.0;
-  for (Vector& state : states) state.resize(p.size(), 0.0);
-  const auto s = static_cast<double>(step);
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    double g = gradient[i];
-    if (o["type"] == "sgd") {
-      const double mu = o["momentum"];
-      g += wd * p[i];
-      double& u = states[0][i];
-      u = mu * u + g;
-      p[i] -= lr * (o["nesterov"] == true ? g + mu * u : u);
-      continue;
-    }
-    const double b1 = o["betas"][0], b2 = o["betas"][1], eps = o["eps"];
-    const bool decoupled = o["type"] == "adamw" || o["type"] == "accum_adamw";
-    if (decoupled)
-      p[i] *= 1.0 - lr * wd;
-    else
-      g += wd * p[i];
-    double &m = states[0][i], &v = states[1][i], &a = states[2][i];
-    if (o["type"] == "adam" || o["type"] == "adamw") {
-      m = b1 * m + (1.0 - b1) * g;
-      v = b2 * v + (1.0 - b2) * g * g;
-      p[i] -= lr / (1.0 - std::pow(b1, s)) * m /
-              (std::sqrt(v) / std::sqrt(1.0 - std::pow(b2, s)) + eps);
-      continue;
-    }
-    const double K = o["accum_iter"], q = std::ceil(s / K);
-    a += g / K;
-    const double m1 = m + (1.0 - b1) * g, v1 = v + (1.0 - b2) * g * g;
-    p[i] -= lr / (1.0 - std::pow(b1, q)) * m1 /
-            (std::sqrt(v1) / std::sqrt(1.0 - std::pow(b2, q)) + eps);
-    if (std::fmod(s, K) == 0.0) {
-      m = b1 * (m + (1.0 - b1) * a);
-      v = b2 * (v + (1.0 - b2) * a * a);
-      a = 0.0;
-    }
-  }
-}
-
 /// Section 1: tensors become ready last layer first, the weight with its bias. Which bucket each is
 /// in, and where in it.
 struct Places {
@@ -180,19 +137,6 @@ Places places_of(const Network& net, double bucket_bytes) {
     }
   }
   return places;
-}
-
-void clip(std::vector<Vector>& gradient, double limit, const std::vector<int>& bucket_of) {
-  for (int b = 0; b <= *std::max_element(bucket_of.begin(), bucket_of.end()); ++b) {
-    double squares = 0.0;
-    for (std::size_t k = 0; k < gradient.size(); ++k) {
-      for (double g : gradient[k]) squares += bucket_of[k] == b ? g * g : 0.0;
-    }
-    const double factor = std::min(1.0, limit / (std::sqrt(squares) + 1e-6));
-    for (std::size_t k = 0; k < gradient.size(); ++k) {
-      for (double& g : gradient[k]) g *= bucket_of[k] == b ? factor : 1.0;
-    }
-  }
 }
 
 void load(const starling::SafetensorsFile& file, const std::string& prefix, Network& net) {
@@ -246,9 +190,8 @@ std::int64_t means_before(const Json& algorithm) {
 
 using GradientsAt =
     std::function<std::vector<std::vector<Vector>>(std::int64_t, const std::vector<Network>&)>;
-std::vector<Network> other_algorithm(const Json& config, const Network& start, std::size_t n,
-                                     std::int64_t steps_per_epoch,
-                                     const GradientsAt& gradients_at) {
+std::vector<Network> trained(const Json& config, const Network& start, std::size_t n,
+                             std::int64_t steps_per_epoch, const GradientsAt& gradients_at) {
   const Json& sync = config["sync"];
   starling::test::Job job;
   job.algorithm = sync["algorithm"];
@@ -258,7 +201,7 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
   if (job.optimizer.value("noise_correction", Json()) == "ranks")
     job.optimizer["noise_correction"] = n;
   job.steps = config["steps"];
-  job.clip.norm = config["clip_norm"];
+  job.clip = {config["clip_norm"], config["clip"] == "bucket"};
   for (const Json& entry : sync.value("switch", Json::array())) {
     const int step = entry.contains("step") && !entry["step"].is_null()
                          ? entry["step"].get<int>()
@@ -320,23 +263,9 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   const std::int64_t total = config["steps"], K = config["accumulate"],
                      batch = config["batch_size"];
   const std::int64_t steps_per_epoch = info.train_samples / ranks / batch / K;
-  const std::string type = config["sync"]["algorithm"]["type"];
-  const bool allreduce = type == "allreduce";
-  std::unique_ptr<starling::Topology> topology;
-  if (type == "gossip") {
-    ConfigSection section(config["sync"]["topology"], "topology");
-    topology = starling::make_topology(section, {ranks, 1});
-  }
 
   Network start(static_cast<int>(pixels), config["model"]);
   load(starling::read_safetensors(init), "", start);
-  std::vector<Network> nets(n, start);
-  const double limit = config["clip_norm"];
-  std::vector<int> bucket_of(start.tensors.size(), 0);
-  if (config["clip"] == "bucket")
-    bucket_of = places_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024).bucket;
-  std::vector<std::vector<std::vector<Vector>>> states(
-      n, std::vector<std::vector<Vector>>(start.tensors.size(), std::vector<Vector>(3)));
   std::vector<std::uint8_t> image(pixels);
   const auto gradients_at = [&](std::int64_t t, const std::vector<Network>& at) {
     const std::int64_t epoch = t / steps_per_epoch;
@@ -366,50 +295,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
     }
     return gradients;
   };
-  // Every other algorithm has its rewriting in tests/comm/plain_families.cpp.
-  Json usual_gossip;
-  starling::algorithm_of("gossip", &usual_gossip);
-  const bool corrected = config["optimizer"].contains("noise_correction") &&
-                         config["optimizer"]["noise_correction"] != 1.0;
-  const bool stays = config["sync"].value("exchange", "fp32") == "fp32" &&
-                     config["sync"].value("switch", Json::array()).empty();
-  const bool plain =
-      stays && (allreduce || (config["sync"]["algorithm"] == usual_gossip && !corrected));
-  if (!plain) nets = other_algorithm(config, start, n, steps_per_epoch, gradients_at);
-  for (std::int64_t t = 0; plain && t < total; ++t) {
-    std::vector<std::vector<Vector>> gradients = gradients_at(t, nets);
-    if (allreduce) {
-      for (std::size_t k = 0; k < start.tensors.size(); ++k) {
-        for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
-          double sum = 0.0;
-          for (std::size_t rank = 0; rank < n; ++rank) sum += gradients[rank][k][i];
-          for (std::size_t rank = 0; rank < n; ++rank)
-            gradients[rank][k][i] = sum / static_cast<double>(n);
-        }
-      }
-    }
-    std::vector<Network> mixed = nets;  // c of section 2
-    if (topology && t >= 1) {
-      const starling::Round round = topology->round(t - 1);
-      for (std::size_t rank = 0; rank < n; ++rank) {
-        for (std::size_t k = 0; k < start.tensors.size(); ++k) {
-          std::fill(mixed[rank].tensors[k].begin(), mixed[rank].tensors[k].end(), 0.0);
-          for (const auto& [j, w] : starling::Topology::row(round, static_cast<int>(rank))) {
-            for (std::size_t i = 0; i < start.tensors[k].size(); ++i)
-              mixed[rank].tensors[k][i] += w * nets[static_cast<std::size_t>(j)].tensors[k][i];
-          }
-        }
-      }
-    }
-    for (std::size_t rank = 0; rank < n; ++rank) {
-      if (limit > 0.0) clip(gradients[rank], limit, bucket_of);
-      for (std::size_t k = 0; k < start.tensors.size(); ++k) {
-        update(config["optimizer"], learning_rate(config, t, total), t + 1, k % 2 == 0,
-               mixed[rank].tensors[k], gradients[rank][k], states[rank][k]);
-      }
-    }
-    nets = mixed;
-  }
+  const std::vector<Network> nets = trained(config, start, n, steps_per_epoch, gradients_at);
 
   double worst = 0.0, moved = 0.0;
   const starling::CheckpointFile checkpoint(fmt::format("{}/checkpoints/step-{}", folder, total));
