@@ -80,36 +80,4 @@ inline std::vector<double> run_job_logged(const Job& job, Transport& transport, 
   return run_job(mine, recorder, backend);
 }
 
-/// Three sums of each lane, the lanes' in another order on every rank.
-inline void check_lanes(Transport& transport, Backend& backend) {
-  constexpr std::int64_t kCount = 1000;
-  const int rank = transport.rank();
-  const auto value = [](int of_rank, Lane lane, int k) {
-    return of_rank + 10.0 * k + (lane == Lane::kAside ? 100.0 : 0.0);
-  };
-  std::vector<Tensor> sums[kLanes];
-  std::vector<Ticket> tickets;
-  const auto start = [&](Lane lane) {
-    std::vector<Tensor>& of_lane = sums[static_cast<std::size_t>(lane)];
-    const int k = static_cast<int>(of_lane.size());
-    of_lane.emplace_back(backend, Shape{kCount}, DType::kFloat64);
-    set_numbers(of_lane.back(), [&](std::int64_t) { return value(rank, lane, k); });
-    tickets.push_back(transport.start_sum(of_lane.back(), of_lane.back(), {k, 0, k, lane}));
-  };
-  for (int place = 0; place < 6; ++place) {
-    const bool aside = rank % 3 == 0 ? place % 2 == 0 : rank % 3 == 1 ? place < 3 : place >= 3;
-    start(aside ? Lane::kAside : Lane::kSteps);
-  }
-  for (const Ticket ticket : tickets) transport.wait(ticket);
-  for (const Lane lane : {Lane::kSteps, Lane::kAside}) {
-    for (int k = 0; k < 3; ++k) {
-      double expected = 0.0;
-      for (int r = 0; r < transport.size(); ++r) expected += value(r, lane, k);
-      const std::vector<double> found =
-          numbers(sums[static_cast<std::size_t>(lane)][static_cast<std::size_t>(k)]);
-      CHECK(std::all_of(found.begin(), found.end(), [&](double v) { return v == expected; }));
-    }
-  }
-}
-
 }  // namespace starling::test

@@ -298,14 +298,5 @@ TEST_CASE("comm/async: a lost rank is named within the limit") {
   }
 }
 
-TEST_CASE("comm/async: ranks may start exchanges of two lanes in different orders") {
-  std::vector<std::unique_ptr<Backend>> backends;
-  for (int r = 0; r < 3; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
-  FakeWorld world(3, {20.0, 0.001, 5});
-  world.run([&](Transport& transport) {
-    check_lanes(transport, *backends[static_cast<std::size_t>(transport.rank())]);
-  });
-}
-
 }  // namespace
 }  // namespace starling::test

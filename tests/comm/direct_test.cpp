@@ -19,12 +19,12 @@
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "plain_families.h"
-#include "staged_jobs.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 #include "tests/support/exchanges.h"
 #include "tests/support/numbers_of_ranks.h"
+#include "tests/support/soon.h"
 #include "tests/support/topologies.h"
 
 using namespace starling;

@@ -15,7 +15,6 @@
 
 using namespace starling;
 using test::contains;
-using test::Job;
 
 namespace {
 
@@ -44,25 +43,6 @@ void with_throttled(int ranks, const TransportPlan& plan,
 }
 
 }  // namespace
-
-TEST_CASE("comm/plugin_transport: it changes no bit of a run") {
-  const TransportPlan plan = throttled(100.0, 200.0);
-  for (const char* topology : {"ring", "complete", "base-2", "static-exp"}) {
-    for (const char* algorithm : {"gossip", "allreduce"}) {
-      CAPTURE(topology);
-      CAPTURE(algorithm);
-      Job job;
-      job.algorithm = algorithm;
-      job.topology = {{"type", topology}};
-      std::vector<std::vector<double>> found(4);
-      with_throttled(4, plan, [&](Transport& transport, Backend& backend) {
-        CHECK(contains(transport.name(), "throttled "));
-        found[static_cast<std::size_t>(transport.rank())] = test::run_job(job, transport, backend);
-      });
-      CHECK(found == test::run_fake(job, 4));
-    }
-  }
-}
 
 TEST_CASE("comm/plugin_transport: what leaves a rank takes its turn on the link") {
   // 1000 floats at 4 Mbit/s are 8 ms, and 5 ms on the way.

@@ -63,7 +63,8 @@ struct PlainRule {
     double &m = *states[0], &v = *states[1];
     const double now_m = accumulates() ? m + (1.0 - beta1) * g : beta1 * m + (1.0 - beta1) * g,
                  now_v = (accumulates() ? v : beta2 * v) + (1.0 - beta2) * g * g;
-    const double k = static_cast<double>(accum_iter), updates = std::ceil(static_cast<double>(s) / k);
+    const double k = static_cast<double>(accum_iter),
+                 updates = std::ceil(static_cast<double>(s) / k);
     const double mean = now_m / (1.0 - std::pow(beta1, updates)),
                  square = now_v / (1.0 - std::pow(beta2, updates));
     const double noise =
