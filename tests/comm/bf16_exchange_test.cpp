@@ -12,7 +12,6 @@
 #include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
-using test::Job;
 
 namespace {
 
@@ -142,56 +141,6 @@ TEST_CASE(
     round.rows = {
         {{0, 0.5}, {1, 0.5}}, {{1, 0.25}, {0, 0.25}, {2, 0.5}}, {{2, 0.5}, {0, 0.25}, {1, 0.25}}};
     check_round(round, {{0.5, 0.5, 0}, {0.25, 0.25, 0.5}, {0.25, 0.25, 0.5}});
-  }
-}
-
-TEST_CASE(
-    "comm/bf16: training keeps the mean, comes close, and does not depend on transport, buckets or "
-    "resume") {
-  for (const char* type : {"base-2", "complete", "random-matching", "hierarchical"}) {
-    for (const int ranks : {1, 2, 3, 4}) {
-      const bool nodes = std::string(type) == "hierarchical";
-      if (nodes && ranks < 4) continue;
-      CAPTURE(type);
-      CAPTURE(ranks);
-      Job job;
-      job.topology = {{"type", type}};
-      if (nodes) job.topology.update({{"ranks_per_node", 2}, {"inter", "complete"}});
-      job.exchange = "bf16";
-      job.start_apart = true;
-      job.lr = 0.0;
-      job.steps = 0;
-      const auto start = test::run_fake(job, ranks);
-      job.steps = 40;
-      const auto end = test::run_fake(job, ranks);
-      double apart = 0.0;
-      for (std::size_t i = 0; i < start[0].size(); ++i) {
-        double before = 0.0, after = 0.0, size = 1.0;
-        for (int r = 0; r < ranks; ++r) {
-          const auto at = static_cast<std::size_t>(r);
-          before += start[at][i] / ranks;
-          after += end[at][i] / ranks;
-          apart = std::max(apart,
-                           std::abs(end[at][i] - end[0][i]) / std::max(1.0, std::abs(end[0][i])));
-          size = std::max(size, std::abs(start[at][i]));
-        }
-        CHECK(std::abs(after - before) < 2e-6 * size);
-      }
-      CHECK(apart < 0.05);  // of bf16's own step of 1/128 some remain
-
-      job.lr = 0.1;
-      job.steps = 9;
-      const auto expected = test::run_fake(job, ranks);
-      job.bucket_bytes = 1e6;
-      CHECK(test::run_fake(job, ranks) == expected);
-      job.overlap = false;
-      job.finish_every = 2;
-      job.resume_after = 5;
-      CHECK(test::run_fake(job, ranks, {0.0005, 3}) == expected);
-      CHECK(test::run_fake(job, ranks, {0.0, 3, true, 2}) == expected);  // hosts of two ranks
-      job.exchange = "fp32";
-      if (ranks > 1) CHECK(test::run_fake(job, ranks) != expected);
-    }
   }
 }
 

@@ -143,19 +143,22 @@ TEST_CASE(
     CAPTURE(n);
     CAPTURE(per_node);
     CAPTURE(inter);
-    const auto expected = run_fake(job, n);
-    CHECK(run_fake(job, n, direct(per_node)) ==
-          (n == per_node ? run_fake(job, n, direct()) : expected));
-    for (const double bytes : {1.0, 1e9}) {
+    for (const char* exchange : {"bf16", "fp32"}) {
+      job.exchange = exchange;
+      const auto expected = run_fake(job, n);
+      CHECK(run_fake(job, n, direct(per_node)) ==
+            (n == per_node ? run_fake(job, n, direct()) : expected));
+      for (const double bytes : {1.0, 1e9}) {
+        Job other = job;
+        other.bucket_bytes = bytes;
+        other.slow_rank = 1;
+        CHECK(run_fake(other, n) == expected);
+      }
       Job other = job;
-      other.bucket_bytes = bytes;
-      other.slow_rank = 1;
+      other.finish_every = 2;
+      other.resume_after = 3;
       CHECK(run_fake(other, n) == expected);
     }
-    Job other = job;
-    other.finish_every = 2;
-    other.resume_after = 3;
-    CHECK(run_fake(other, n) == expected);
     job.dtype = DType::kFloat64;
     const auto plain = test::run_plain_family(job, n);
     CHECK(largest_difference(run_fake(job, n), plain) < 1e-12);

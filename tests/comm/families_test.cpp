@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +14,7 @@
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/sanitized.h"
 
-// The types of algorithms.md sections 3 and 4: against a plain rewriting of their formulas, and
+// The types of algorithms.md sections 3 to 5: against a plain rewriting of their formulas, and
 // against each other (section 9).
 
 using namespace starling;
@@ -35,6 +37,9 @@ const json kNesterov = {
     {"type", "sgd"}, {"momentum", 0.8}, {"nesterov", true}, {"weight_decay", 0.05}};
 const json kAdam = {{"type", "adam"}, {"weight_decay", 0.05}};
 const json kAdamW = {{"type", "adamw"}, {"betas", {0.8, 0.95}}};
+/// Which do not make much of what encoding changes in small numbers.
+const json kDampedAdam = {{"type", "adam"}, {"weight_decay", 0.05}, {"eps", 1e-3}};
+const json kDampedAdamW = {{"type", "adamw"}, {"betas", {0.8, 0.95}}, {"eps", 1e-3}};
 
 /// The same numbers on every rank.
 Numbers on_all(const std::vector<double>& x, std::size_t ranks) { return Numbers(ranks, x); }
@@ -90,6 +95,7 @@ json uneven8() {
   return {{"type", "custom"}, {"rounds", {{{"rows", rows}}}}};
 }
 
+/// What a topology must be for an algorithm.
 enum class Kind { kNone, kDoublyStochastic, kSymmetric, kFixed, kDamped, kColumns };
 
 /// The topologies of this kind that n ranks can have.
@@ -112,102 +118,143 @@ std::vector<json> topologies_for(Kind kind, int n) {
   result.push_back(ring);
   if (n % 2 == 0) result.push_back({{"type", "ring"}});
   if ((n & (n - 1)) == 0) result.push_back({{"type", "one-peer-exp"}});
-  if (kind == Kind::kDoublyStochastic) result.push_back(one_way);
+  if (kind == Kind::kDoublyStochastic) result.insert(result.end(), {one_way, complete});
   return result;
 }
 
+/// An algorithm's config and, as `exchange`, how its messages travel.
+const char* const kAlgorithms = R"([
+  {"type": "gossip"}, {"type": "gossip", "order": "atc"}, {"type": "gossip", "interval": 3},
+  {"type": "gossip", "order": "atc", "interval": 3}, {"type": "gossip", "global_every": 3},
+  {"type": "gossip", "order": "atc", "global_every": 2, "interval": 2},
+  {"type": "gossip", "mixing": 0.6},
+  {"type": "gossip", "order": "atc", "mixing": 0.3, "global_every": 4},
+  {"type": "gossip", "mixing": {"power": 0.5, "min": 0.1}},
+  {"type": "gossip", "order": "atc", "mixing": {"power": 2.0, "min": 0.05}},
+  {"type": "gossip", "global_above": 0.2, "check_every": 2},
+  {"type": "gossip", "global_above": 0.05, "check_every": 3, "interval": 2},
+  {"type": "gossip", "order": "atc", "global_above": 0.1, "check_every": 3},
+  {"type": "gossip", "order": "atc", "global_above": 0.02, "check_every": 2, "interval": 2, "global_every": 3},
+  {"type": "gossip", "mix_states": 1}, {"type": "gossip", "mix_states": 2, "order": "atc", "mixing": 0.5},
+  {"type": "gossip", "mix_states": 3, "global_every": 3}, {"type": "gossip", "mix_states": 2, "interval": 2},
+  {"type": "qgm"}, {"type": "qgm", "order": "awc"}, {"type": "qgm", "mu": 0.0},
+  {"type": "qgm", "mu": 0.9, "order": "awc"},
+  {"type": "decentlam"}, {"type": "gradient_tracking"}, {"type": "momentum_tracking"},
+  {"type": "exact_diffusion"}, {"type": "exact_diffusion", "lazy": false}, {"type": "push_sum"},
+  {"type": "allreduce"}, {"type": "allreduce", "average": false}, {"type": "allreduce", "delay": true},
+  {"type": "local_sgd", "period": 3}, {"type": "local_sgd", "period": 4, "start": 3},
+  {"type": "local_sgd", "period": 3, "states": "average"},
+  {"type": "local_sgd", "period": 3, "start": 2, "states": "reset"},
+  {"type": "local_sgd", "period": 2, "average": "topology"},
+  {"type": "local_sgd", "period": 3, "average": "topology", "start": 2},
+  {"type": "local_sgd", "period": 2, "average": "topology", "states": "average"},
+  {"type": "slowmo", "period": 3}, {"type": "slowmo", "period": 4, "momentum": 0.0, "slow_lr": 0.7},
+  {"type": "slowmo", "period": 3, "momentum": 0.7, "states": "average"},
+  {"type": "slowmo", "period": 3, "states": "reset"},
+  {"type": "slowmo", "period": 3, "inner": "gossip", "slow_lr": 0.8},
+  {"type": "slowmo", "period": 4, "inner": "gossip", "slow_lr": 0.8},
+  {"type": "slowmo", "period": 3, "inner": "gossip", "slow_lr": 0.8, "order": "atc"},
+  {"type": "slowmo", "period": 4, "inner": "gossip", "slow_lr": 0.8, "order": "atc"},
+  {"type": "slowmo", "period": 3, "inner": "gossip", "slow_lr": 0.8, "interval": 2, "global_every": 3},
+  {"type": "slowmo", "period": 4, "inner": "gossip", "slow_lr": 0.8, "interval": 2, "global_every": 3},
+  {"type": "slowmo", "period": 3, "inner": "gossip", "slow_lr": 0.8, "mixing": 0.7},
+  {"type": "slowmo", "period": 4, "inner": "gossip", "slow_lr": 0.8, "mixing": 0.7},
+  {"type": "diloco", "period": 3},
+  {"type": "diloco", "period": 4, "outer_nesterov": false, "outer_lr": 0.5, "outer_momentum": 0.6},
+  {"type": "diloco", "period": 4, "delay": 2}, {"type": "diloco", "period": 4, "fragments": 2},
+  {"type": "diloco", "period": 8, "fragments": 4, "delay": 1},
+  {"type": "diloco", "period": 6, "fragments": 3, "blend": 0.4, "delay": 1},
+  {"type": "diloco", "period": 3, "blend": 0.5}, {"type": "diloco", "period": 3, "states": "average"},
+  {"type": "diloco", "period": 3, "states": "reset"},
+  {"type": "diloco", "period": 4, "fragments": 2, "states": "average", "delay": 1},
+  {"type": "choco"}, {"type": "choco", "compressor": "minmax8", "block": 64, "consensus_step": 0.4},
+  {"type": "choco", "block": 0}, {"type": "choco", "compressor": "none"},
+  {"type": "low_precision"}, {"type": "low_precision", "compressor": "int8", "interval": 3},
+  {"type": "low_precision", "block": 32, "interval": 2}, {"type": "low_precision", "compressor": "none"},
+  {"type": "bytegrad"}, {"type": "bytegrad", "compressor": "int8", "block": 32},
+  {"type": "bytegrad", "block": 0}, {"type": "bytegrad", "compressor": "none"},
+  {"type": "qadam", "warmup": 3}, {"type": "qadam", "warmup": 1, "compressor": "int8", "block": 64},
+  {"type": "qadam", "warmup": 2, "error_feedback": true},
+  {"type": "qadam", "warmup": 4, "compressor": "none"}])";
+/// As bf16 and as int8.
+const char* const kEncoded = R"([
+  {"type": "gossip"}, {"type": "gossip", "order": "atc"},
+  {"type": "gossip", "interval": 2, "global_every": 3}, {"type": "gossip", "mixing": 0.6},
+  {"type": "gossip", "error_feedback": true},
+  {"type": "gossip", "order": "atc", "error_feedback": true, "consensus_step": 0.5},
+  {"type": "gossip", "consensus_step": 0.6, "block": 0}, {"type": "gossip", "block": 32, "mix_states": 2},
+  {"type": "gossip", "global_above": 0.1, "check_every": 2, "error_feedback": true},
+  {"type": "qgm", "block": 64}, {"type": "qgm", "order": "awc", "error_feedback": true}])";
+
 struct Case {
   json algorithm;
-  Kind kind = Kind::kNone;
-  std::vector<json> optimizers = {kSgd, kDecayed, kNesterov, kAdam, kAdamW};
+  std::string exchange = "fp32";
+
+  std::string type() const { return algorithm["type"]; }
+  bool among(const std::vector<std::string>& types) const {
+    return std::find(types.begin(), types.end(), type()) != types.end();
+  }
+  bool encoded() const {
+    return exchange != "fp32" || among({"choco", "low_precision", "bytegrad", "qadam"});
+  }
+  Kind kind() const {
+    if (among({"decentlam", "choco", "low_precision"})) return Kind::kFixed;
+    if (type() == "push_sum") return Kind::kColumns;
+    if (type() == "exact_diffusion")
+      return algorithm.value("lazy", true) ? Kind::kSymmetric : Kind::kDamped;
+    const bool gossips = among({"gossip", "qgm", "gradient_tracking", "momentum_tracking"}) ||
+                         algorithm.value("average", json()) == "topology" ||
+                         algorithm.value("inner", json()) == "gossip";
+    return gossips ? Kind::kDoublyStochastic : Kind::kNone;
+  }
+  std::vector<json> optimizers() const {
+    if (type() == "qadam") return {kDampedAdam, kDampedAdamW};
+    if (type() == "decentlam" || (type() == "qgm" && encoded())) return {kSgd, kDecayed};
+    if (type() == "qgm") return {kSgd, kDecayed, kNesterov};
+    if (type() == "momentum_tracking") return {kDecayed, kMomentum};
+    if (encoded()) return {kBare, kDecayed, kDampedAdam, kDampedAdamW};
+    if (algorithm.contains("mix_states")) return {kDecayed, kAdam, kAdamW};
+    return {kSgd, kDecayed, kNesterov, kAdam, kAdamW};
+  }
+  /// In fp64 numbers as they are keep all their digits, and the plain rewriting rounds them to
+  /// fp32; what joins the mean's residual too.
+  double tolerance() const {
+    const bool rounds = algorithm.value("compressor", "") == "none" ||
+                        (type() == "qadam" && algorithm.contains("error_feedback"));
+    return rounds ? 1e-5 : 1e-11;
+  }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
-  const std::vector<json> gossips = {
-      json::object(),
-      {{"order", "atc"}},
-      {{"interval", 3}},
-      {{"order", "atc"}, {"interval", 3}},
-      {{"global_every", 3}},
-      {{"order", "atc"}, {"global_every", 2}, {"interval", 2}},
-      {{"mixing", 0.6}},
-      {{"order", "atc"}, {"mixing", 0.3}, {"global_every", 4}},
-      {{"mixing", {{"power", 0.5}, {"min", 0.1}}}},
-      {{"order", "atc"}, {"mixing", {{"power", 2.0}, {"min", 0.05}}}},
-      {{"global_above", 0.2}, {"check_every", 2}},
-      {{"global_above", 0.05}, {"check_every", 3}, {"interval", 2}},
-      {{"order", "atc"}, {"global_above", 0.1}, {"check_every", 3}},
-      {{"order", "atc"},
-       {"global_above", 0.02},
-       {"check_every", 2},
-       {"interval", 2},
-       {"global_every", 3}},
-  };
-  for (const json& keys : gossips)
-    all.push_back({with_type("gossip", keys), Kind::kDoublyStochastic});
-  const std::vector<json> with_states = {kDecayed, kAdam, kAdamW};
-  for (const json& keys :
-       {json{{"mix_states", 1}}, json{{"mix_states", 2}, {"order", "atc"}, {"mixing", 0.5}},
-        json{{"mix_states", 3}, {"global_every", 3}}, json{{"mix_states", 2}, {"interval", 2}}}) {
-    all.push_back({with_type("gossip", keys), Kind::kDoublyStochastic, with_states});
-  }
-  const std::vector<json> sgds = {kSgd, kDecayed, kNesterov}, plain_sgds = {kSgd, kDecayed};
-  for (const json& keys : {json::object(), json{{"order", "awc"}}, json{{"mu", 0.0}},
-                           json{{"mu", 0.9}, {"order", "awc"}}}) {
-    all.push_back({with_type("qgm", keys), Kind::kDoublyStochastic, sgds});
-  }
-  all.push_back({with_type("decentlam"), Kind::kFixed, plain_sgds});
-  all.push_back({with_type("gradient_tracking"), Kind::kDoublyStochastic});
-  all.push_back({with_type("momentum_tracking"), Kind::kDoublyStochastic, {kDecayed, kMomentum}});
-  all.push_back({with_type("exact_diffusion"), Kind::kSymmetric});
-  all.push_back({with_type("exact_diffusion", {{"lazy", false}}), Kind::kDamped});
-  all.push_back({with_type("push_sum"), Kind::kColumns});
-  for (const json& keys : {json::object(), json{{"average", false}}, json{{"delay", true}}})
-    all.push_back({with_type("allreduce", keys)});
-  for (const json& keys : {json{{"period", 3}}, json{{"period", 4}, {"start", 3}},
-                           json{{"period", 3}, {"states", "average"}},
-                           json{{"period", 3}, {"start", 2}, {"states", "reset"}}}) {
-    all.push_back({with_type("local_sgd", keys)});
-  }
-  for (const json& keys : {json{{"period", 2}, {"average", "topology"}},
-                           json{{"period", 3}, {"average", "topology"}, {"start", 2}},
-                           json{{"period", 2}, {"average", "topology"}, {"states", "average"}}}) {
-    all.push_back({with_type("local_sgd", keys), Kind::kDoublyStochastic});
-  }
-  for (const json& keys :
-       {json{{"period", 3}}, json{{"period", 4}, {"momentum", 0.0}, {"slow_lr", 0.7}},
-        json{{"period", 3}, {"momentum", 0.7}, {"states", "average"}},
-        json{{"period", 3}, {"states", "reset"}}}) {
-    all.push_back({with_type("slowmo", keys)});
-  }
-  for (json keys : {json::object(), json{{"order", "atc"}},
-                    json{{"interval", 2}, {"global_every", 3}}, json{{"mixing", 0.7}}}) {
-    for (const int period : {3, 4}) {
-      keys.update({{"period", period}, {"inner", "gossip"}, {"slow_lr", 0.8}});
-      all.push_back({with_type("slowmo", keys), Kind::kDoublyStochastic});
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> result;
+    for (const json& algorithm : json::parse(kAlgorithms)) result.push_back({algorithm});
+    for (const char* exchange : {"bf16", "int8"}) {
+      for (const json& algorithm : json::parse(kEncoded)) result.push_back({algorithm, exchange});
     }
-  }
-  for (const json& keys :
-       {json{{"period", 3}},
-        json{{"period", 4}, {"outer_nesterov", false}, {"outer_lr", 0.5}, {"outer_momentum", 0.6}},
-        json{{"period", 4}, {"delay", 2}}, json{{"period", 4}, {"fragments", 2}},
-        json{{"period", 8}, {"fragments", 4}, {"delay", 1}},
-        json{{"period", 6}, {"fragments", 3}, {"blend", 0.4}, {"delay", 1}},
-        json{{"period", 3}, {"blend", 0.5}}, json{{"period", 3}, {"states", "average"}},
-        json{{"period", 3}, {"states", "reset"}},
-        json{{"period", 4}, {"fragments", 2}, {"states", "average"}, {"delay", 1}}}) {
-    all.push_back({with_type("diloco", keys)});
-  }
-  return test::fewer_if_sanitized(std::move(all));
+    return test::fewer_if_sanitized(std::move(result));
+  }();
+  return all;
 }
 
 /// In fp64. Ranks start apart wherever a type does not take it for granted that they do not.
-Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
-  Job job = test::exact_job(algorithm, topology, optimizer);
+Job job_of(const Case& c, const json& topology, const json& optimizer) {
+  Job job = test::exact_job(c.algorithm, topology, optimizer);
+  job.exchange = c.exchange;
   job.steps = 13;
-  job.start_apart = algorithm["type"] != "diloco";  // its mean moves every rank's own anchor alike
+  if (c.encoded()) job.lr = 0.05;
+  // the mean of DiLoCo moves every rank's own anchor alike, and replicas are of one start
+  job.start_apart = !c.among({"diloco", "choco", "low_precision"});
   return job;
+}
+Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
+  return job_of(Case{algorithm}, topology, optimizer);
+}
+/// The case's job on one of the topologies and with one of the optimizers that it may have.
+Job job_of(const Case& c, int ranks, std::size_t turn, std::size_t other_turn) {
+  const std::vector<json> topologies = topologies_for(c.kind(), ranks), optimizers = c.optimizers();
+  return job_of(c, topologies[turn % topologies.size()],
+                optimizers[other_turn % optimizers.size()]);
 }
 
 /// The same without decay, all ranks starting equal: what section 9's equalities are about.
@@ -216,6 +263,11 @@ Numbers run_equal(const json& algorithm, const char* topology, const json& optim
   job.start_apart = false;
   job.steps = 14;
   return run_fake(job, ranks);
+}
+
+std::string text_of(const Job& job, int ranks) {
+  return fmt::format("{} {} {} {} of {}, clip {}", job.algorithm.dump(), job.exchange,
+                     job.topology.dump(), job.optimizer.dump(), ranks, job.clip.norm);
 }
 
 /// What ranks start from.
@@ -240,133 +292,71 @@ TEST_CASE(
         if (n != 3 && n != 4 && falling == ((index + static_cast<std::size_t>(n)) % 2 == 0))
           continue;
         ++turn;
-        const std::vector<json> topologies = topologies_for(c.kind, n);
-        Job job = job_of(c.algorithm, topologies[turn % topologies.size()],
-                         c.optimizers[(turn + index) % c.optimizers.size()]);
-        if (falling) job.lr_at = falling_lr;
+        Job job = job_of(c, n, turn, turn + index);
+        if (falling && !c.encoded()) job.lr_at = falling_lr;
         if (turn % 3 == 0) job.clip.norm = 4.0;
+        if (turn % 4 == 0 && !c.algorithm.contains("fragments")) job.bucket_bytes = 1e9;
         if (turn % 5 == 0) job.rank_curvature = 0.3;
-        CAPTURE(c.algorithm.dump());
-        CAPTURE(job.topology.dump());
-        CAPTURE(job.optimizer.dump());
-        CAPTURE(n);
-        CAPTURE(falling);
-        CAPTURE(job.clip.norm);
-        CHECK(largest_difference(run_fake(job, n), run_plain_family(job, n)) < 1e-11);
+        CAPTURE(text_of(job, n));
+        const Numbers expected = run_plain_family(job, n);
+        CHECK(largest_difference(run_fake(job, n), expected) < c.tolerance());
+        if (n == 1 || c.exchange == "fp32") continue;
+        Job whole = job;  // encoding does show
+        whole.exchange = "fp32";
+        for (const char* key : {"error_feedback", "consensus_step"}) whole.algorithm.erase(key);
+        CHECK(largest_difference(run_plain_family(whole, n), expected) > 1e-5);
       }
     }
   }
 }
 
 TEST_CASE(
-    "comm/families: a rank that overflows keeps its optimizer's state and mixes as ever; the "
-    "others go on") {
-  const auto compare = [](const Case& c, const json& topology, const json& optimizer, double clip) {
-    Job job = job_of(c.algorithm, topology, optimizer);
-    job.in_backward = false;
-    job.check_overflow = true;
-    job.loss_scale = 1024;
-    job.clip.norm = clip;
-    job.overflows = {{0, 0}, {2, 3}, {2, 4}, {1, 7}, {3, 9}};
-    CAPTURE(c.algorithm.dump());
-    CAPTURE(topology.dump());
-    CAPTURE(optimizer.dump());
-    CAPTURE(clip);
-    const Numbers expected = run_plain_family(job, 4);
-    CHECK(largest_difference(run_fake(job, 4), expected) < 1e-11);
-    Job without = job;
-    without.overflows.clear();
-    CHECK(largest_difference(run_plain_family(without, 4), expected) > 1e-4);
-    CHECK(largest_difference(run_fake(without, 4), run_plain_family(without, 4)) < 1e-11);
-  };
+    "comm/families: a rank that overflows keeps its optimizer's state and mixes as ever; where "
+    "gradients or momenta are averaged nobody steps") {
   std::size_t turn = 0;
   for (const Case& c : cases()) {
     ++turn;
     // refused: ranks count their updates by themselves
     if (c.algorithm.value("states", "") == "reset") continue;
-    const std::vector<json> topologies = topologies_for(c.kind, 4);
-    compare(c, topologies[turn % topologies.size()], c.optimizers[turn % c.optimizers.size()],
-            turn % 2 ? 0.0 : 4.0);
+    Job job = job_of(c, 4, turn, turn);
+    job.in_backward = false;
+    job.check_overflow = true;
+    job.loss_scale = 1024;
+    job.clip.norm = turn % 2 ? 0.0 : 4.0;
+    job.overflows = {{0, 0}, {2, 3}, {2, 4}, {1, 7}, {3, 7}, {0, 9}};
+    CAPTURE(text_of(job, 4));
+    const Numbers expected = run_plain_family(job, 4);
+    // minmax8 adds 1e-7 to the range of what is sent, and that holds the loss scale.
+    const double tolerance = c.type() == "bytegrad" ? std::max(c.tolerance(), 1e-6) : c.tolerance();
+    CHECK(largest_difference(run_fake(job, 4), expected) < tolerance);
+    Job other = job;
+    other.resume_after = 8;  // behind steps that did not count
+    CHECK(largest_difference(run_fake(other, 4), expected) < tolerance);
+    other = job;
+    other.overflows.clear();
+    CHECK(largest_difference(run_plain_family(other, 4), expected) > 1e-5);
   }
 }
 
 TEST_CASE(
-    "comm/families: update mode, bucket size, overlap, delays, direct reads, evaluation and a "
-    "resume change no bit") {
-  struct Kept {
-    json algorithm;
-    const char* topology = "complete";
-    json optimizer = kAdamW;
-  };
-  const std::vector<Kept> all = {
-      {with_type("gossip", {{"interval", 2}, {"global_every", 3}}), "one-peer-exp"},
-      {with_type("gossip"), "complete"},
-      {with_type("gossip"), "random-matching"},
-      {with_type("gossip", {{"order", "atc"}}), "static-ring"},
-      {with_type("gossip", {{"order", "atc"}, {"interval", 3}, {"global_every", 2}}),
-       "one-peer-exp"},
-      {with_type("gossip", {{"global_above", 0.05}, {"check_every", 3}}), "one-peer-exp"},
-      {with_type("gossip", {{"order", "atc"}, {"global_above", 0.02}, {"check_every", 2}}),
-       "one-peer-exp"},
-      {with_type("gossip", {{"mixing", {{"power", 0.5}, {"min", 0.1}}}}), "one-peer-exp"},
-      {with_type("gossip", {{"mix_states", 2}}), "one-peer-exp"},
-      {with_type("gossip", {{"order", "atc"}, {"mix_states", 1}}), "static-ring"},
-      {with_type("qgm"), "one-peer-exp", kNesterov},
-      {with_type("qgm", {{"order", "awc"}}), "static-ring", kDecayed},
-      {with_type("decentlam"), "static-ring", kDecayed},
-      {with_type("gradient_tracking"), "one-peer-exp"},
-      {with_type("gradient_tracking"), "static-ring", kNesterov},
-      {with_type("momentum_tracking"), "one-peer-exp", kDecayed},
-      {with_type("exact_diffusion"), "one-peer-exp"},
-      {with_type("exact_diffusion", {{"lazy", false}}), "complete", kDecayed},
-      {with_type("push_sum"), "directed-exp"},
-      {with_type("push_sum"), "uneven", kDecayed},
-      {with_type("allreduce")},
-      {with_type("allreduce", {{"average", false}})},
-      {with_type("allreduce", {{"delay", true}})},
-      {with_type("local_sgd", {{"period", 3}, {"start", 4}, {"states", "average"}})},
-      {with_type("local_sgd", {{"period", 2}, {"average", "topology"}, {"states", "reset"}}),
-       "one-peer-exp"},
-      {with_type("slowmo", {{"period", 3}})},
-      {with_type("slowmo", {{"period", 4}, {"inner", "gossip"}}), "one-peer-exp"},
-      {with_type("diloco", {{"period", 4}, {"delay", 2}})},
-      {with_type("diloco", {{"period", 8}, {"fragments", 4}, {"delay", 1}, {"blend", 0.3}}),
-       "complete", kDecayed},
-  };
-  for (const Kept& kept : test::fewer_if_sanitized(all)) {
-    Job job =
-        job_of(kept.algorithm,
-               std::string(kept.topology) == "uneven" ? kUneven4 : json{{"type", kept.topology}},
-               kept.optimizer);
+    "comm/families: update mode, bucket size, overlap, delays, direct reads, evaluation, a resume, "
+    "and where a global norm clips change no bit") {
+  std::size_t turn = 0;
+  std::set<std::string> types;
+  for (const Case& c : cases()) {
+    // every third, and each type's first
+    if (!types.insert(c.type() + c.exchange).second && ++turn % 3 != 0) continue;
+    Job job = job_of(c, 4, turn, turn + 2);
     job.dtype = DType::kFloat32;
+    job.clip.norm = types.size() % 2 ? 3.0 : 0.0;
     job.lr_at = [](int t) { return 0.1 - 0.006 * t; };
+    CAPTURE(text_of(job, 4));
     const Numbers expected = run_fake(job, 4);
-    CAPTURE(kept.algorithm.dump());
-    CAPTURE(kept.topology);
-    const bool cut = kept.algorithm.value("fragments", 1) > 1;  // of buckets
-    CHECK(test::ways_that_change_bits(job, expected, !cut) == "");
+    const bool by_buckets = c.algorithm.value("fragments", 1) > 1 || c.encoded();
+    CHECK(test::ways_that_change_bits(job, expected, !by_buckets) == "");
     Job other = job;  // the comparisons can fail
     other.lr_at = [](int t) { return 0.1 - 0.006 * t + (t == 12 ? 1e-3 : 0.0); };
     CHECK(run_fake(other, 4) != expected);
-  }
-}
-
-TEST_CASE(
-    "comm/families: a global norm's clipping is the same for every update mode and bucket size") {
-  for (const char* type :
-       {"gossip", "gradient_tracking", "momentum_tracking", "exact_diffusion", "push_sum", "qgm"}) {
-    Job job = job_of(with_type(type), {{"type", "one-peer-exp"}}, kDecayed);
-    job.dtype = DType::kFloat32;
-    job.clip.norm = 3.0;
-    const Numbers expected = run_fake(job, 4);
-    CAPTURE(type);
-    for (const double bytes : {1.0, 1e9}) {
-      job.bucket_bytes = bytes;
-      CHECK(run_fake(job, 4) == expected);
-      job.in_backward = !job.in_backward;
-    }
-    job.clip.norm = 0.0;
-    CHECK(run_fake(job, 4) != expected);
   }
 }
 
@@ -503,21 +493,20 @@ TEST_CASE(
 TEST_CASE("comm/families: with learning rate 0 the mean stays and ranks come closer") {
   std::size_t turn = 0;
   for (const Case& c : cases()) {
-    const std::string type = c.algorithm["type"];
-    if (type == "allreduce" || type == "diloco") continue;  // nothing mixes; anchors do not
+    // nothing mixes; anchors do not; replicas need ranks that start alike
+    if (c.among({"allreduce", "diloco", "bytegrad", "qadam", "choco", "low_precision"})) continue;
+    const Kind kind = c.kind() == Kind::kColumns ? Kind::kDoublyStochastic : c.kind();
     for (const int n : {3, 4, 8}) {
-      const std::vector<json> topologies =
-          topologies_for(c.kind == Kind::kColumns ? Kind::kDoublyStochastic : c.kind, n);
-      const json& topology = topologies[++turn % topologies.size()];
-      Job job = job_of(c.algorithm, topology, c.optimizers[turn % c.optimizers.size()]);
+      const std::vector<json> topologies = topologies_for(kind, n);
+      ++turn;
+      Job job = job_of(c, topologies[turn % topologies.size()],
+                       c.optimizers()[turn % c.optimizers().size()]);
       job.lr = 0.0;
       job.bucket_bytes = 1e9;
       const Numbers before = start_of(job, n), after = run_fake(job, n);
       const Numbers mean = on_all(mean_of(before), before.size());
-      CAPTURE(c.algorithm.dump());
-      CAPTURE(topology.dump());
-      CAPTURE(n);
-      CHECK(largest_difference({mean_of(after)}, {mean[0]}) < 1e-13);
+      CAPTURE(text_of(job, n));
+      CHECK(largest_difference({mean_of(after)}, {mean[0]}) < (c.encoded() ? 1e-12 : 1e-13));
       CHECK(largest_difference(after, mean) < 0.95 * largest_difference(before, mean));
     }
   }
@@ -570,4 +559,117 @@ TEST_CASE(
   const Numbers without = run_plain_family(job, 8);
   CHECK(largest_difference(without, on_all(mean_of(without), 8)) < 2e-2);
   CHECK(largest_difference({mean_of(without)}, {best}) > 0.1);
+}
+
+TEST_CASE("comm/families: replicas that all believe in keep the mean once the learning rate is 0") {
+  for (const json& algorithm :
+       {with_type("choco"),
+        with_type("choco", {{"consensus_step", 0.5}, {"compressor", "minmax8"}}),
+        with_type("choco", {{"compressor", "none"}}),
+        with_type("low_precision", {{"compressor", "none"}})}) {
+    for (const int n : {3, 4, 8}) {
+      Job job = job_of(algorithm, {{"type", "static-ring"}}, kBare);
+      job.start_apart = false;
+      job.lr_at = [](int t) { return t < 6 ? 0.05 : 0.0; };
+      job.steps = 6;
+      const Numbers apart = run_fake(job, n);
+      job.steps = 80;
+      const Numbers end = run_fake(job, n);
+      CAPTURE(algorithm.dump());
+      CAPTURE(n);
+      CHECK(largest_difference({mean_of(end)}, {mean_of(apart)}) < 1e-12);
+      CHECK(largest_difference(apart, Numbers(apart.size(), mean_of(apart))) > 1e-3);
+      CHECK(largest_difference(end, Numbers(end.size(), mean_of(end))) <
+            0.2 * largest_difference(apart, Numbers(apart.size(), mean_of(apart))));
+    }
+  }
+}
+
+TEST_CASE("comm/families: what averages gradients or momenta leaves equal bits on all ranks") {
+  for (const Case& c : cases()) {
+    if (!c.among({"bytegrad", "qadam"})) continue;
+    for (const int n : {2, 3, 5, 8, 9}) {  // 9: more messages than one decoding takes
+      Job job = job_of(c, {{"type", "complete"}}, c.optimizers().back());
+      job.dtype = DType::kFloat32;
+      job.start_apart = false;
+      const Numbers x = run_fake(job, n);
+      CAPTURE(c.algorithm.dump());
+      CAPTURE(n);
+      for (const auto& of_rank : x) CHECK(of_rank == x[0]);
+    }
+  }
+}
+
+TEST_CASE("comm/families: with numbers as they are, bytegrad is all-reduce") {
+  for (const int n : {2, 3, 8, 9}) {
+    Job job =
+        job_of(with_type("bytegrad", {{"compressor", "none"}}), {{"type", "complete"}}, kDecayed);
+    const Numbers chunks = run_fake(job, n);
+    job.algorithm = "allreduce";
+    CHECK(largest_difference(chunks, run_fake(job, n)) < 1e-13);
+  }
+}
+
+TEST_CASE(
+    "comm/families: an all-reduce by chunks or after the pass has all-reduce's bits, one by "
+    "nodes its numbers") {
+  for (const int n : {1, 2, 4, 6, 9}) {
+    for (const bool average : {true, false}) {
+      Numbers at_once;
+      for (const bool delay : {false, true}) {
+        Job job = job_of(with_type("allreduce", {{"average", average}, {"delay", delay}}),
+                         {{"type", "complete"}}, kDecayed);
+        job.dtype = DType::kFloat32;
+        job.clip.norm = n % 2 ? 3.0 : 0.0;
+        job.lr = 0.01;
+        job.start_apart = false;
+        const Numbers expected = run_fake(job, n);
+        CAPTURE(n);
+        CAPTURE(average);
+        CAPTURE(delay);
+        if (!delay) at_once = expected;
+        CHECK(expected == at_once);
+        for (const auto& of_rank : expected) CHECK(of_rank == expected[0]);
+        job.algorithm["scatter_gather"] = true;
+        CHECK(run_fake(job, n) == expected);
+        job.algorithm.erase("scatter_gather");
+        job.algorithm["hierarchical"] = true;
+        for (const int per_node : {1, 2, 3}) {
+          if (n % per_node != 0) continue;
+          job.algorithm["ranks_per_node"] = per_node;
+          const Numbers by_nodes = run_fake(job, n);
+          CHECK(largest_difference(by_nodes, expected) < 2e-6);
+          for (const auto& of_rank : by_nodes) CHECK(of_rank == by_nodes[0]);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("comm/families: local SGD with the gradients of a node") {
+  const json by_nodes =
+      with_type("local_sgd", {{"period", 4}, {"gradients", "node"}, {"ranks_per_node", 4}});
+  Job job = job_of(by_nodes, {{"type", "complete"}}, kDecayed);
+  job.lr = 0.05;
+  job.start_apart = false;
+  const Numbers one_node = run_fake(job, 4);
+  job.algorithm = "allreduce";
+  CHECK(largest_difference(one_node, run_fake(job, 4)) < 1e-13);
+  // Two nodes of two: a node's ranks stay equal, and each node is a rank of a run of two, whose
+  // gradients are the means of its own two.
+  job.algorithm = by_nodes;
+  job.algorithm["ranks_per_node"] = 2;
+  job.steps = 7;
+  for (const bool in_backward : {true, false}) {
+    job.in_backward = in_backward;
+    const Numbers nodes = run_fake(job, 4);
+    CHECK(nodes[0] == nodes[1]);
+    CHECK(nodes[2] == nodes[3]);
+    CHECK(largest_difference({nodes[0]}, {nodes[2]}) > 1e-3);
+  }
+  job.steps = 8;
+  const Numbers met = run_fake(job, 4);
+  CHECK(largest_difference({met[0]}, {met[3]}) < 1e-14);
+  job.algorithm = "allreduce";
+  CHECK(largest_difference(met, run_fake(job, 4)) < 0.2);
 }
