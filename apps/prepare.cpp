@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::int64_t kFaultsNamed = 100;
 
-/// What a call does beside its work: progress on stdout, bad pictures on stderr, stop signals.
+/// Output and signals: progress on stdout, bad pictures on stderr, stop signals.
 class Watcher {
  public:
   Watcher(std::string unit, std::string units) : unit_(std::move(unit)), units_(std::move(units)) {}

@@ -1,4 +1,4 @@
-// starling-report: what runs have come to, as one HTML file, a live page, or text.
+// starling-report: the results of runs as an HTML file, a live page, or text.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>

@@ -55,7 +55,7 @@ std::optional<RankReason> lowest_reason(World& world, const std::string& mine) {
   return RankReason{static_cast<int>(first - all.begin()), *first};
 }
 
-std::optional<AgreedError> try_together(World& world, const std::function<void()>& work) {
+std::optional<AgreedError> try_on_all_ranks(World& world, const std::function<void()>& work) {
   std::string mine;
   try {
     work();
@@ -66,8 +66,9 @@ std::optional<AgreedError> try_together(World& world, const std::function<void()
   return reason ? std::optional(unpacked(*reason)) : std::nullopt;
 }
 
-void together(World& world, const std::function<void()>& work) {
-  if (const std::optional<AgreedError> error = try_together(world, work)) throw AgreedError(*error);
+void on_all_ranks(World& world, const std::function<void()>& work) {
+  if (const std::optional<AgreedError> error = try_on_all_ranks(world, work))
+    throw AgreedError(*error);
 }
 
 std::optional<Disagreement> find_disagreement(World& world, const std::string& mine) {

@@ -42,9 +42,9 @@ std::optional<RankReason> lowest_reason(World& world, const std::string& mine);
 
 /// Runs local work on every rank; it must not communicate. Returns the error of the lowest rank on
 /// which it failed.
-std::optional<AgreedError> try_together(World& world, const std::function<void()>& work);
-/// try_together() that throws the error.
-void together(World& world, const std::function<void()>& work);
+std::optional<AgreedError> try_on_all_ranks(World& world, const std::function<void()>& work);
+/// try_on_all_ranks() that throws the error.
+void on_all_ranks(World& world, const std::function<void()>& work);
 
 /// Rank 0's text, and the lowest rank whose text differs.
 struct Disagreement {

@@ -14,7 +14,7 @@ bool Branches::issue(const std::function<void()>& work, const std::vector<Parame
   for (const Tensor& tensor : keep) bytes += tensor.bytes();
   if (bytes > kMostBytes) return false;
   while (issued_.size() >= kMost) join_oldest();
-  used_ = true;  // whatever comes of it
+  used_ = true;  // also if it fails
   const Event ready = backend_.record();
   const StreamScope scope(backend_, StreamKind::kUpload);
   backend_.wait(ready);

@@ -79,7 +79,7 @@ int print(std::string_view text) {
   ::_exit(128 + signal);
 }
 
-/// Writes to the stream `stderr` of a terminal. The stream is locked meanwhile.
+/// Writes to the stream `stderr` of a terminal, which is locked by the caller.
 ssize_t write_to_terminal(void*, const char* text, std::size_t bytes) {
   static bool line_begins = true;
   std::string lines(text, bytes);

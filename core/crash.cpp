@@ -36,7 +36,7 @@ namespace {
 constexpr int kFrames = 32, kShown = 20;  // looked at, and in the line
 constexpr std::size_t kStack = 256 << 10;
 constexpr std::size_t kLine = 8 << 10;
-constexpr int kNamesMs = 2000;  // for names without mangling; then they are shown as they are
+constexpr int kNamesMs = 2000;  // for demangling names; after that they are shown mangled
 constexpr std::size_t kNameShown = 100;
 
 std::array<char, 512> terminated{};  // what std::terminate() was called for
@@ -139,7 +139,7 @@ std::string_view shortened(std::string_view name) {
   return name.substr(0, kNameShown);
 }
 
-/// Reads until the end, the limit or the room's end; how much.
+/// Reads until the end, the limit or the end of the buffer; returns the size.
 std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
   std::size_t used = 0;
   timespec begin{}, now{};
@@ -217,7 +217,7 @@ std::size_t stack_text(void* const* frames, int count, char* to, std::size_t roo
     ::close(pipe[1]);
     if (child > 0) {
       used = read_all(pipe[0], to, room, kNamesMs);
-      ::kill(child, SIGKILL);  // it is through, or was too slow
+      ::kill(child, SIGKILL);  // it has finished, or was too slow
       ::waitpid(child, nullptr, 0);
     }
     ::close(pipe[0]);
@@ -356,7 +356,7 @@ void install_crash_reports() {
   // Loads libgcc now: a handler must not.
   ::backtrace(frames.data(), static_cast<int>(frames.size()));
   stack_t stack{};
-  // The stack stays for good; with it an overflow of the main thread's stack is told too
+  // Never freed. A separate stack allows reporting a stack overflow of the main thread.
   stack.ss_sp = new char[kStack];
   stack.ss_size = kStack;
   ::sigaltstack(&stack, nullptr);

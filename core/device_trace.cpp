@@ -19,7 +19,7 @@ DeviceTrace::~DeviceTrace() {
 
 DeviceTrace* DeviceTrace::current() { return current_trace; }
 
-/// The spans whose end the device has come to, up to the first where it has not.
+/// The leading spans whose end the device has reached.
 void DeviceTrace::collect() {
   while (!pending_.empty()) {
     Span& span = pending_.front();

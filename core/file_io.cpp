@@ -84,7 +84,7 @@ std::string followed(std::string path) {
   return path;
 }
 
-/// The temporary files that there are now.
+/// The temporary files in use.
 struct Unfinished {
   std::mutex mutex;
   std::set<std::string> names;
@@ -104,7 +104,7 @@ void note_unfinished(const std::string& name, bool there) {
 constexpr std::size_t kPage = 4096;       // what disks, and memory for them, are aligned to
 constexpr std::size_t kBuffer = 1 << 20;  // written at once
 
-/// The first part of a path that is not there, and the nearest name of those beside it.
+/// The first missing component of a path, and the most similar name in its folder.
 std::pair<std::string, std::string> find_missing(const std::string& path) {
   constexpr std::size_t kMostNames = 10'000;  // a folder of data may have millions
   std::filesystem::path there;
@@ -202,7 +202,7 @@ std::unique_ptr<AtomicFile> open_output(std::string_view option, const std::stri
                static_cast<ssize_t>(begin.size()) &&
            begin == with;
   };
-  const bool own = own_descriptor(followed(path)) >= 0;  // written behind what it has already
+  const bool own = own_descriptor(followed(path)) >= 0;  // append to what it already has
   if (unread ||
       (!own && there.bytes() > 0 && std::none_of(kind.begins.begin(), kind.begins.end(), begins))) {
     fail(ExitCode::kUsage, "arguments",

@@ -146,7 +146,7 @@ bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) 
       reason == Reason::kCrash || reason == Reason::kError || reason == Reason::kOther;
   if (last ? ended_.exchange(true) : ended_.load()) return false;
   make_folder(folder_.data());
-  // The new file is written beside the last one, so that there is a whole file at any time.
+  // Write to another file and rename it, so that there is a complete file at any time.
   const int descriptor = ::open(temporary_.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) return false;
   write_file(descriptor, reason, exit_code, text);

@@ -44,7 +44,7 @@ PluginScope::PluginScope(std::string file)
 PluginScope::~PluginScope() { current_plugin() = std::move(before_); }
 
 std::string nearest(std::string_view found, const std::vector<std::string>& known) {
-  // No name is longer; this keeps the cost small whatever a file holds
+  // No name is longer; limits the cost for arbitrary input
   constexpr std::size_t kLongest = 64;
   if (found.empty() || found.size() > kLongest) return {};
   const std::string wanted = lower_case(found);

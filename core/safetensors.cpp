@@ -122,7 +122,7 @@ std::string short_text(const json& value) {
   return shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60);
 }
 
-/// Where a tensor's bytes lie.
+/// The range of a tensor's bytes.
 Extent read_extent(const Reader& reader, const std::string& name, const json& entry,
                    std::uint64_t data_size) {
   if (!entry.is_object() || !entry.contains("data_offsets"))
@@ -482,7 +482,7 @@ void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::
   for (std::int64_t o = 0; o < outer; ++o) {
     const std::byte* source = from + static_cast<std::size_t>(o * a * b) * kSize;
     std::byte* target = to + static_cast<std::size_t>(o * a * b) * kSize;
-    constexpr std::int64_t kTile = 16;  // lines of the cache that are written in turn
+    constexpr std::int64_t kTile = 16;  // cache lines that are written cyclically
     for (std::int64_t first = 0; first < b; first += kTile) {
       for (std::int64_t i = 0; i < a; ++i) {
         for (std::int64_t j = first; j < std::min(b, first + kTile); ++j) {

@@ -66,7 +66,7 @@ struct Looks {
       odd = true;
     }
   }
-  /// Equal for any two names that look alike.
+  /// Equal for names that look the same.
   std::string key() const {
     std::string result;
     for (const Letter& letter : letters)

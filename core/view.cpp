@@ -69,7 +69,7 @@ View View::slice(int d, std::int64_t begin, std::int64_t count) const {
           shape_.text());
   View result = *this;
   result.shape_[d] = count;
-  // An empty part begins nowhere: its address need not lie in the tensor.
+  // An empty view has no address: it may be outside of the tensor.
   if (count > 0) result.first_ += begin * stride(d);
   return result;
 }

@@ -68,7 +68,7 @@ NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::
     weights.given.push_back(weight);
   }
   weights.rule = Rule::kGiven;
-  // One rank is the identity whatever the list says, so that a config can be tried without mpirun.
+  // A single rank always uses the identity, so that a config can be tried without mpirun.
   if (ranks > 1 && static_cast<int>(weights.given.size()) != numbers) {
     section.error("weights", "expected {} weights for {} ranks ({}), found {}", numbers, ranks,
                   order, weights.given.size());

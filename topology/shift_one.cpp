@@ -4,7 +4,7 @@
 namespace starling {
 namespace {
 
-/// Made round by round: all n/2 of them together would be n²/4 pairs.
+/// Made round by round: all n/2 rounds have n²/4 pairs.
 class ShiftOne : public Topology {
  public:
   using Topology::Topology;

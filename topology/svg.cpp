@@ -61,7 +61,7 @@ std::string topology_svg(const Topology& topology, const TopologyReport& report,
   const int columns = std::clamp(panels, 3, 4);
   const int lines = (panels + columns - 1) / columns;
   const double width = 2 * kMargin + columns * kPanel;
-  // Below the rounds, or beside a single one.
+  // Below the rounds, or to the right of a single one.
   const bool beside = panels == 1;
   const double curve_top = beside ? kHeader : kHeader + lines * (kPanel + 16) + 8;
   const double curve_left = beside ? kMargin + kPanel + 16 : kMargin;

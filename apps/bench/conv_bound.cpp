@@ -14,7 +14,7 @@ namespace {
 using dnnl::memory;
 namespace compat = cpu::dnnl_compat;
 
-/// A primitive with memory of its own.
+/// A primitive and its memory.
 struct Job {
   dnnl::primitive primitive;
   std::unordered_map<int, memory> arguments;

@@ -60,7 +60,7 @@ std::unique_ptr<OptimizerRule> make_rule(const std::string& type) {
   return optimizers().make(type, "--optimizer", section);
 }
 
-/// Buckets of one parameter each, with their own optimizer state, taken in turn.
+/// Buckets of one parameter each, with optimizer states; used cyclically.
 struct ExchangeSubject {
   ExchangeSubject(Backend& backend, const OptimizerRule& rule, std::int64_t elements, int count)
       : parameters(static_cast<std::size_t>(count)) {

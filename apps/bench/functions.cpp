@@ -26,7 +26,7 @@ namespace {
 namespace f = functions;
 using Inputs = std::vector<Variable>;
 
-/// A scale of ones, or a table, with room for its gradient.
+/// A scale of ones, or a table, with memory for its gradient.
 struct Weight {
   Parameter parameter;
   Weight(Backend& backend, const Shape& shape, DType compute, int index) {

@@ -66,7 +66,7 @@ class PartClock {
   std::array<double, static_cast<std::size_t>(Part::kCount)> seconds_{};
 };
 
-/// A device whose work is nothing. The first record() of an update tells that its issue begins.
+/// A device that does nothing. The first record() of an update marks the start of its issue.
 class IdleBackend final : public ForwardingBackend {
  public:
   IdleBackend(Backend& inner, PartClock& clock) : ForwardingBackend(inner), clock_(clock) {}
@@ -110,7 +110,7 @@ class IdleWorld final : public World {
   int ranks_;
 };
 
-/// Tells the clock of its exchanges.
+/// Reports its exchanges to the clock.
 class IdleMixer final : public MessageMixer {
  public:
   IdleMixer(IdleBackend& backend, Transport& transport, PartClock& clock)
@@ -128,7 +128,7 @@ class IdleMixer final : public MessageMixer {
   PartClock& clock_;
 };
 
-/// The exchanges of rank 0, which are done as soon as they are started.
+/// Exchanges of rank 0 that complete immediately.
 class IdleTransport final : public Transport {
  public:
   IdleTransport(int ranks, IdleBackend& backend, PartClock& clock)

@@ -67,7 +67,7 @@ double read_all(const Dataset& dataset, const std::vector<std::int64_t>& samples
   });
 }
 
-/// Seconds to copy as many bytes from where the records lie.
+/// Seconds to copy as many bytes from the mapped records.
 double copy_all(const ShardSet& set, const std::vector<std::int64_t>& samples, std::byte* batch) {
   std::vector<const std::uint8_t*> from;
   for (const std::int64_t sample : samples) {

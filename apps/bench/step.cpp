@@ -50,7 +50,7 @@ int bench_step(const StepBench& settings) {
   backend.recording = false;
   step();
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
-  // before the bound takes memory of its own
+  // before the bound allocates memory
   const std::uint64_t peak = peak_resident_bytes();
   if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is one of fp32
   ConvBound bound(backend.convolutions);

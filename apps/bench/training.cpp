@@ -23,7 +23,7 @@ Tensor random_images(Backend& backend, const Shape& shape, DType dtype) {
   return low;
 }
 
-/// Whole numbers below `classes`, in turn.
+/// Integers 0 … classes - 1, cyclically.
 Tensor labels_of(Backend& backend, const Shape& shape, std::int64_t classes) {
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(shape.elements()));
   for (std::size_t i = 0; i < numbers.size(); ++i)

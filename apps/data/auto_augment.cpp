@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kMagnitudes = 31;
 
-/// What the largest magnitude of each operation comes to.
+/// The parameter of each operation at the largest magnitude.
 struct AugmentSpace {
   /// Tangent, degrees, change of brightness, colour, contrast and sharpness
   double shear, rotate, factor;
@@ -112,7 +112,7 @@ class TrivialAugment final : public Augmenter {
   }
 
  private:
-  static constexpr std::uint32_t kTrivialDraw = 48;  // behind the draws of RandAugment
+  static constexpr std::uint32_t kTrivialDraw = 48;  // after the draws of RandAugment
 };
 
 std::unique_ptr<Augmenter> make_rand_augment(ConfigSection& section, const Shape& image) {

@@ -125,7 +125,7 @@ void DeviceRowMaker::send(Slot& slot) const {
 }
 
 void DeviceRowMaker::settle(Slot& slot) const {
-  // Only a device that is stuck behind a lost rank takes longer.
+  // Only a device that waits for a lost rank takes longer.
   constexpr std::chrono::seconds kSettle{5};
   const auto leak = [&] {
     static_cast<void>(new std::shared_ptr<std::byte>(std::move(slot.host)));
@@ -143,8 +143,7 @@ void DeviceRowMaker::settle(Slot& slot) const {
   }
 }
 
-/// What a slot's batch is, made of `raw`: images are numbers of their own, everything else is
-/// taken where it lies.
+/// A slot's batch: images are converted tensors, all others are views of `raw`.
 Batch DeviceRowMaker::make_batch(const RawBatch& raw) const {
   Batch batch{.samples = batch_size_, .format = dtype_};
   for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
@@ -157,7 +156,7 @@ Batch DeviceRowMaker::make_batch(const RawBatch& raw) const {
 }
 
 BatchMaker::RawBatch DeviceRowMaker::make_raw() const {
-  constexpr std::size_t kAlignment = 512;  // as if each part were a tensor of its own
+  constexpr std::size_t kAlignment = 512;  // as for separate tensors
   std::vector<Part> all;
   for (std::size_t t = 0; t < tensors().size(); ++t)
     all.push_back(

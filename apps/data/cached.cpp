@@ -23,7 +23,7 @@ static_assert(PlaceNumber::is_always_lock_free && sizeof(PlaceNumber) == 4);
 constexpr std::uint32_t kAbsent = 0, kBeingWritten = 1, kFirstPlace = 2;
 constexpr std::size_t kPlaceAlignment = 64;
 
-/// Memory of one rank alone; pages are taken as they are written.
+/// Private memory of one rank; pages are allocated when written.
 class OwnBlock final : public SharedBlock {
  public:
   explicit OwnBlock(std::size_t bytes) : SharedBlock(zeroed(bytes), bytes) {}
@@ -105,7 +105,7 @@ void CachedDataset::allocate(World& world, MemorySharing& sharing) {
     }
   }
   if (own_) return;
-  // A rank that is alone comes to see every sample
+  // A single rank sees every sample
   plan_ = plan_cache(info, limit_bytes_ / ranks_of_host, 1);
   own_ = std::make_shared<OwnBlock>(plan_.bytes());
   blocks_ = {own_};
@@ -133,8 +133,8 @@ void CachedDataset::read(Split split, std::int64_t index, std::span<std::byte* c
   if (own_ && !find(sample)) keep(sample, out);  // another rank may have been faster
 }
 
-/// Nobody waits for a place: a sample that another thread is writing at this moment, or that finds
-/// no room, is left to be decoded again.
+/// Lock-free: a sample that another thread is writing, or for which there is no space, is decoded
+/// again.
 void CachedDataset::keep(std::size_t sample, std::span<std::byte* const> tensors) const {
   const auto places = static_cast<std::uint32_t>(plan_.places);
   PlaceNumber& entry = table(*own_)[sample];

@@ -20,7 +20,7 @@ constexpr std::size_t kSumPiece = std::size_t{1} << 16;
 
 std::vector<float> declared_complexities(const Dataset& dataset, World& world) {
   std::vector<float> cost(static_cast<std::size_t>(dataset.info().train_samples));
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     for (std::size_t i = 0; i < cost.size(); ++i) {
       const double complexity =
           dataset.complexity(Dataset::Split::kTrain, static_cast<std::int64_t>(i));
@@ -55,7 +55,7 @@ std::vector<double> of_all_samples(const Dataset& dataset, World& world,
                                    const std::function<double(std::int64_t sample)>& of) {
   const std::int64_t samples = dataset.info().train_samples;
   std::vector<double> numbers(static_cast<std::size_t>(samples), 0.0);
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     for (std::int64_t sample = world.rank(); sample < samples; sample += world.size())
       numbers[static_cast<std::size_t>(sample)] = of(sample);
   });

@@ -42,12 +42,12 @@ struct TableCollate final : Collate {
   }
 };
 
-/// Columns and classes of a model that there is already.
+/// Columns and classes of an existing model.
 struct ModelOfTable {
   std::string source;
   std::optional<TableColumns> columns;
   std::vector<std::string> classes;
-  bool is_tested = false;  ///< else training goes on from it
+  bool is_tested = false;  ///< otherwise training continues from it
   bool skips = false;      ///< but not with all of its tensors
 };
 

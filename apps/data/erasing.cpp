@@ -11,7 +11,7 @@
 namespace starling {
 namespace {
 
-constexpr std::uint32_t kEraseTries = 10;  // after which the image stays as it is
+constexpr std::uint32_t kEraseTries = 10;  // after which the image is left unchanged
 
 ErasedBox box_of(std::int64_t top, std::int64_t left, std::int64_t bottom, std::int64_t right) {
   return {static_cast<std::int32_t>(top), static_cast<std::int32_t>(left),

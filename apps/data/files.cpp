@@ -54,7 +54,7 @@ std::pair<std::size_t, std::size_t> pages_of(std::size_t begin, std::size_t coun
 
 using Source = std::function<std::size_t(std::uint8_t*, std::size_t)>;
 
-/// zlib's files, which takes what is not packed as it is.
+/// zlib, which passes uncompressed files through.
 Source gzip_source(RegularFile& file, const std::string& path) {
   const std::shared_ptr<gzFile_s> packed(::gzdopen(file.descriptor(), "rb"), ::gzclose);
   if (!packed) throw std::bad_alloc();
@@ -176,7 +176,7 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
          std::strerror(errno));
   data_ = static_cast<const std::uint8_t*>(memory);
   if (data_) note_mapping(data_, size_, path_);
-  // What lies around a named part is not wanted.
+  // Only the named parts are needed.
   if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
   if (data_ && pages == Pages::kInOrder) ::madvise(memory, size_, MADV_SEQUENTIAL);
   // To others the system says that all pages are in memory, lest they watch what the owner reads.

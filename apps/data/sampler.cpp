@@ -12,7 +12,7 @@
 namespace starling {
 namespace {
 
-/// The epoch's order, dealt to the ranks in turn.
+/// The epoch's order, distributed cyclically among ranks.
 class ShuffleSampler final : public Sampler {
  public:
   std::vector<std::int64_t> epoch(const EpochInputs& inputs) const override {

@@ -30,7 +30,7 @@ struct Moments {
   double mean = 0.0, deviation = 0.0;
 };
 
-/// Of the finite ones among `number(row)`; NaN where there is none.
+/// Over the finite values of `number(row)`; NaN if there are none.
 template <class Number>
 Moments moments_of(const std::vector<std::int64_t>& rows, const Number& number) {
   double sum = 0.0, count = 0.0, first = 0.0;
@@ -44,7 +44,7 @@ Moments moments_of(const std::vector<std::int64_t>& rows, const Number& number) 
     ++count;
   }
   if (count == 0.0) return {std::numeric_limits<double>::quiet_NaN(), 0.0};
-  if (same) return {first, 0.0};  // whatever rounding would make of it
+  if (same) return {first, 0.0};  // exactly, without rounding
   Moments result{sum / count, 0.0};
   for (const std::int64_t row : rows) {
     const double off = number(row) - result.mean;

@@ -204,7 +204,7 @@ class Blame {
     return it != culprits_.end() && !it->second.empty();
   }
 
-  /// What a rank was doing, if it waits for nobody who is to blame.
+  /// What a rank was doing, if it is not waiting for another one.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
     const std::string step =
@@ -338,7 +338,7 @@ class Blame {
         "switches and firewalls",
         where, names(witnesses));
   }
-  /// True where a rank has left a record that nobody can read.
+  /// Whether a rank's record is unreadable.
   bool is_broken(int rank) const {
     return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end();
   }

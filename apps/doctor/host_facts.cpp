@@ -124,7 +124,7 @@ double memory_line(std::string_view key) {
   return NAN;
 }
 
-/// The GPU of a rank, or why there is none.
+/// A rank's GPU, or why it has none.
 nlohmann::json gpu_facts() {
   try {
     std::string nccl = nccl_version_line();

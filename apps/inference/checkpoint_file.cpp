@@ -27,7 +27,7 @@ constexpr std::string_view kOpening = "{\n", kBefore = " \"checksum\": \"", kAft
 constexpr std::size_t kDigits = 16;
 constexpr std::array<std::string_view, 4> kKeys = {"files", "metric", "step", "value"};
 
-/// Takes the checksum's line out of the text; what it says, or nothing where there is none.
+/// Removes the checksum line from the text, and returns its value, if there is one.
 std::string take_checksum(std::string& text) {
   if (!text.starts_with(std::string(kOpening).append(kBefore))) return "";
   const std::size_t digits = kOpening.size() + kBefore.size(), after = digits + kDigits;

@@ -153,7 +153,7 @@ std::size_t held_back(std::string_view text, std::span<const std::string> stops)
   return most;
 }
 
-/// Where the first of the stops begins; npos: there is none.
+/// The position of the first stop text; npos: none.
 std::size_t first_stop(std::string_view text, std::span<const std::string> stops) {
   std::size_t first = std::string_view::npos;
   for (const std::string& stop : stops) first = std::min(first, text.find(stop));
@@ -169,7 +169,7 @@ Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
   if (!tokenizer && !options.stop.empty())
     fail(ExitCode::kUsage, "generate", {.key = "stop"},
          "is a text, and the model has no tokenizer; leave it out");
-  // What a model has beyond its tokenizer's tokens stands for no text
+  // Outputs beyond the tokenizer's tokens have no text.
   const std::int64_t vocab = tokenizer ? tokenizer->vocab() : model.output_shape().back();
   std::vector<std::size_t> silent;
   for (std::int32_t token = 0; tokenizer && token < vocab; ++token) {

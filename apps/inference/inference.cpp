@@ -281,7 +281,7 @@ class LoadedModel final : public InferenceModel {
   std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
   bool is_text_ = false;
   TextBounds bounds_;              ///< of texts
-  bool separate_outputs_ = false;  ///< the loss took each by itself, as a yes or no
+  bool separate_outputs_ = false;  ///< the loss treats outputs as independent binary decisions
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };
 

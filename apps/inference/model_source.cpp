@@ -113,8 +113,8 @@ SafetensorsFile mean_of(const CheckpointFile& checkpoint,
   return result;
 }
 
-/// The last checkpoint that was chosen. It is not read again, since a run that goes on may have
-/// removed it meanwhile.
+/// The last checkpoint that was chosen. It is not read again, since a run in progress may have
+/// removed it.
 struct Chosen {
   std::mutex lock;
   std::string folder;
@@ -131,7 +131,7 @@ bool is_checkpoint(const std::string& folder) {
          fs::is_regular_file(fs::path(folder) / rank_file_name(0), error);
 }
 
-/// A line on a checkpoint that is whole: all that its model is made of has been read.
+/// A line about an intact checkpoint, after all of its model was read.
 std::string text_of_whole(const std::string& folder) {
   const CheckpointFile checkpoint(folder);
   auto whole = std::make_shared<const SafetensorsFile>(mean_of(checkpoint, {}));
@@ -196,7 +196,7 @@ std::vector<std::int64_t> whole_steps(const std::string& checkpoints) {
   return steps;
 }
 
-/// `tries`: how often a run is looked at again whose newest checkpoint went meanwhile.
+/// `tries`: retries if a run removes its newest checkpoint in the meantime.
 ModelSource find_model(const std::string& path, int tries) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path, ""};
@@ -220,7 +220,7 @@ ModelSource find_model(const std::string& path, int tries) {
                       written ? fmt::format(" (model.safetensors is of step {})", *written) : "")};
     } catch (const Error& damaged) {
       if (damaged.code() != ExitCode::kUsage) throw;
-      // The run has removed it meanwhile: DONE goes first
+      // The run has removed it: DONE is deleted first.
       if (tries > 0 && !fs::exists(folder + "/DONE", error)) return find_model(path, tries - 1);
       if (fault.empty()) fault = damaged.message();
     }

@@ -23,7 +23,7 @@ void TableColumns::add(const std::string& column, TableInput kind, const std::st
 }
 
 std::vector<std::string> TableColumns::columns() const {
-  std::vector<std::string> result = names;  // inputs of a column stand together
+  std::vector<std::string> result = names;  // inputs of a column are adjacent
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;
 }

@@ -74,7 +74,7 @@ void serve_report(Runs& runs, int port) {
   server.Get("/" + token + "/body",
              [&](const auto& request, auto& response) { answer(false, request, response); });
   server.set_payload_max_length(0);
-  // Connections that say nothing keep nobody else waiting: a thread each, and that for a second
+  // Idle connections do not block others: each has a thread, for one second
   server.new_task_queue = [] { return new httplib::ThreadPool(256); };
   server.set_keep_alive_timeout(1);
   server.set_read_timeout(1);

@@ -147,7 +147,7 @@ std::string waits_figure(const RunLog& run, std::size_t number) {
   return figure.finish();
 }
 
-/// A name that may go on in the next line behind an underscore.
+/// A name that may be wrapped after an underscore.
 std::string breakable(const std::string& name) {
   std::string html;
   for (const char c : html_text(name)) (html += c) += c == '_' ? "<wbr>" : "";

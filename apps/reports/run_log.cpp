@@ -30,7 +30,7 @@ nlohmann::json json_of(const std::string& path) {
   return json;
 }
 
-/// So many bytes of a file from one on; less where it has less.
+/// Reads `count` bytes of a file from an offset; fewer at its end.
 std::string bytes_of(const RegularFile& file, std::uint64_t from, std::uint64_t count) {
   std::string text(count, '\0');
   std::size_t have = 0;
@@ -110,7 +110,7 @@ bool RunLog::refresh() {
     forget();
     return change;
   }
-  // A file that was made anew may have the old one's number, and be longer: its lines tell.
+  // A replaced file may have the same inode and be longer: compare its lines.
   if (bytes_of(file, 0, first_line_.size()) != first_line_ ||
       bytes_of(file, read_ - std::min<std::uint64_t>(read_, last_line_.size() + 1),
                last_line_.size()) != last_line_) {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
-/// Rank and result of two tokens beside each other, by open addressing.
+/// Hash table with open addressing: rank and result of a pair of adjacent tokens.
 class Pairs {
  public:
   struct Found {

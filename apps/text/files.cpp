@@ -188,7 +188,7 @@ void read_added(const json& list, BpeParts& parts, const std::string& source) {
   }
 }
 
-/// What lies beside vocab.json and merges.txt: tokens that were added, and how they are found.
+/// Additional files next to vocab.json and merges.txt: added tokens, and how they are matched.
 void read_beside(const std::string& folder, Numbers numbers, BpeParts& parts) {
   const auto find = [&](const char* name) {
     const RegularFile there(folder + name);
@@ -229,7 +229,7 @@ void read_beside(const std::string& folder, Numbers numbers, BpeParts& parts) {
     const Part part(value, file, std::to_string(number));
     const std::string content = part.text("content");
     const auto known = numbers.find(content);
-    // transformers gives each the next number, whatever the file says
+    // transformers assigns consecutive numbers, ignoring the file's
     const std::size_t right =
         known != numbers.end() ? static_cast<std::size_t>(known->second) : parts.tokens.size();
     if (number != right)

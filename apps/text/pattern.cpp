@@ -215,7 +215,7 @@ class PatternReader {
     return code;
   }
 
-  /// "L" and "Lu" alike; kinds with and without white space.
+  /// Both "L" and "Lu"; kinds with and without white space.
   std::uint64_t category(std::string_view name) const {
     std::uint64_t kinds = 0;
     for (std::size_t k = 0; k < unicode::kCategories; ++k) {

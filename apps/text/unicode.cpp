@@ -7,7 +7,7 @@
 namespace starling::unicode {
 namespace {
 
-/// Kinds by blocks of code points, of which many are alike.
+/// Kinds by blocks of code points, with equal blocks shared.
 struct Kinds {
   static constexpr std::uint32_t kBlock = 128;
   std::array<std::uint16_t, kCodePoints / kBlock> block{};

@@ -39,7 +39,7 @@ int measure(const MeasureOptions& options) {
   try {
     const std::unique_ptr<Transport> transport = session.make_transport(options.timeout);
     std::unique_ptr<AtomicFile> file;
-    together(*transport, [&] {
+    on_all_ranks(*transport, [&] {
       if (transport->rank() == 0 && !options.output.empty())
         file = open_output("--output", options.output, {{"{\n  \"ranks\": "}, "measured network"});
     });
@@ -58,7 +58,7 @@ int measure(const MeasureOptions& options) {
     const CoreWait core_wait;
     NetworkModel network = measure_network(*transport, *backend, settings);
     network.noise = core_wait.share();
-    together(*transport, [&] {
+    on_all_ranks(*transport, [&] {
       if (transport->rank() != 0) return;
       const std::string text = to_json(network);
       if (file) {

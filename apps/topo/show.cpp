@@ -185,7 +185,7 @@ nlohmann::ordered_json round_json(const Round& round) {
   return result;
 }
 
-/// Written in pieces: the rounds of thousands of ranks never lie in memory together.
+/// Written in pieces, so that the rounds of thousands of ranks are never all in memory.
 void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string& name) {
   const Topology& topology = *chosen.topology;
   const TopologyReport& report = chosen.report;
@@ -224,7 +224,7 @@ void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string
 
 namespace {
 
-/// How ranks agree again by what they encode; nothing where numbers travel as they are.
+/// Consensus with encoded exchanges; empty without encoding.
 std::string encoded_text(const AlgorithmPlan& plan, const ShowOptions& options,
                          const Topology& topology) {
   const MixerKind mixer = mixers().make(options.exchange, "--exchange");

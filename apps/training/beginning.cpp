@@ -30,7 +30,7 @@
 namespace starling {
 namespace {
 
-/// A model that a run goes on from may know pictures that this run would test it by.
+/// The initial model may have been trained on samples that this run would test it with.
 void warn_of_known_tests(const TrainConfig& config) {
   const std::string& file = config.state.init.file;
   if (file.empty() || !config.data.info.test_share) return;
@@ -53,7 +53,7 @@ void warn_of_known_tests(const TrainConfig& config) {
       file, share->seed);
 }
 
-/// Checks that a file can be written, now rather than after training. What is there stays as it is.
+/// Checks that a file can be written, without changing it.
 void check_output(const char* key, const std::string& path, const OutputKind& kind) {
   std::error_code error;
   if (path.empty() ||
@@ -119,7 +119,7 @@ void check_beginning(const TrainOptions& options, TrainConfig& config, const Ran
                      World& world) {
   std::string run;
   std::int64_t step = -1;
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (!options.resume.empty()) std::tie(run, step) = newest_of_run(options);
     if (step < 0 && world.rank() == 0) check_start(config);
   });
@@ -127,7 +127,7 @@ void check_beginning(const TrainOptions& options, TrainConfig& config, const Ran
   const CheckpointFolder checkpoints(run);
   const SafetensorsFile state =
       read_newest_state(checkpoints, options.elastic, site, world, step, config, false);
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     const bool mean = is_mean_of_ranks(state);
     const std::string source = checkpoints.rank_file(step, mean ? 0 : world.rank());
     check_resumable(state, source, config.resolved, config.written, world.size(),

@@ -68,7 +68,7 @@ class Comparison {
     for (std::size_t i = 0; i < x_.size(); ++i) x_[i] += size * noise[i];
   }
 
-  /// The largest distance, and what it is of; `text` tells all.
+  /// The largest error, and where; `text` describes all.
   struct Result {
     double worst = 0.0;
     std::string of, text;
@@ -131,7 +131,7 @@ class Comparison {
     least_ = kNothing * norm(weighted) + std::numeric_limits<double>::min();
     Tensor weights(backend_, y.shape(), DType::kFloat64), sum(backend_, Shape{1}, DType::kFloat64);
     backend_.copy_from_host(weights_.data(), weights);
-    backend_.fill(sum, 0.0);  // which nobody reads
+    backend_.fill(sum, 0.0);  // not used
     const Variable total = with.record("sum", sum, {y}, {}, [weights](Gradients& gradients) {
       (void)gradients.output();  // which is 1
       gradients.set(0, weights);
@@ -264,7 +264,7 @@ void check_gradients(TrainConfig& config, Backend& backend, bool print) {
     };
     const std::vector<Shape>& shapes = layer.input_shapes();
     if (!std::equal(values.begin(), values.end(), shapes.begin(), shapes.end(), as_declared)) {
-      // A layer that runs as a part of its neighbour, or behind one that has no fp64.
+      // A layer that is fused with its neighbour, or follows one without fp64.
       values.clear();
       for (const Shape& shape : shapes) values.emplace_back(drawn(shape));
     }

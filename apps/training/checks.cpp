@@ -11,8 +11,8 @@
 #include "core/log.h"
 #include "core/text.h"
 
-// What a trainer looks at beside its steps: whether all was updated, numbers that are not finite,
-// what is otherwise than when a checkpoint was made.
+// Checks of a trainer: whether all parameters were updated, non-finite numbers, and differences
+// from a checkpoint.
 namespace starling {
 
 void Trainer::note_beginning() {

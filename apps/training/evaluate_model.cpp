@@ -40,7 +40,7 @@ constexpr std::string_view kTableBegin = "true class",
                            kSamplesBegin = "file,class,prediction,probability,loss\n",
                            kNumbersBegin = "file,target,prediction,error\n";
 
-/// What came of a sample. Ranks send it to rank 0 as it lies in memory.
+/// The result for one sample. Ranks send its bytes to rank 0.
 struct SampleOutput {
   double loss;         ///< plain cross entropy; of numbers the difference's size
   double probability;  ///< of what is predicted; of numbers what is predicted
@@ -189,7 +189,7 @@ namespace {
 /// Classes of other names, or in another order, would be measured as errors.
 void check_same_names(const SafetensorsFile& saved, const std::string& file,
                       const std::vector<std::string>& of_data) {
-  // The file is another program's, or has names that nobody knows.
+  // The file is another program's, or has no class names.
   if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;
   const std::vector<std::string> of_model = description_of(saved, file).classes;
   for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
@@ -211,7 +211,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
   const bool numbers = target && is_floating(target->dtype) && target->shape == Shape{1} &&
                        config.task->target() == "target";
   std::unique_ptr<AtomicFile> table, samples_table;
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (!classes && !options.confusion.empty())
       fail(ExitCode::kUsage, "arguments",
            "--confusion {}: samples of this data set have no classes to confuse; leave it out",
@@ -249,7 +249,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
   if (options.of_training) {
     DatasetInfo tested = config.data.info;
     tested.test_samples = tested.train_samples;
-    tested.test_bytes.reset();  // nobody has counted those of training
+    tested.test_bytes.reset();  // unknown for training samples
     config.task->know_sizes(tested);
   }
   EvaluationLoader loader(*config.data.dataset, config.length.batch_size, world.rank(),
@@ -268,7 +268,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
       evaluate(*config.task, *config.model, loader, backend, transport, classes, {}, each);
   const std::string samples_text =
       options.samples.empty() ? "" : samples_csv(outputs, config, split, classes, world);
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it
     const auto write = [&](AtomicFile* file, const std::string& csv) {

@@ -98,7 +98,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       Pass pass{backend};
       const auto samples_now = static_cast<double>(batch->samples);
       const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
-      TaskOutput scores;  // made once, and only for metrics that want them
+      TaskOutput scores;  // computed once, if a metric needs them
       for (std::size_t m = 0; m < task.metrics().size(); ++m) {
         const Metric& metric = *task.metrics()[m];
         const bool hidden = output.head && !metric.takes_head();
@@ -111,14 +111,14 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;
     } catch (const Error& error) {
-      // The error is not of the data: this rank cannot go on, not even to tell others
+      // Not an error of data: this rank cannot continue, even to inform others.
       if (error.code() != ExitCode::kUsage) throw;
       failure = std::current_exception();
       through = true;
     }
   }
   if (votes.any_failed) {
-    together(transport, [&] {
+    on_all_ranks(transport, [&] {
       if (failure) std::rethrow_exception(failure);
     });
   }

@@ -65,7 +65,7 @@ double median_of(std::vector<double> values) {
   return *middle;
 }
 
-/// The `width` values around the i-th, or the first or last so many.
+/// The `width` values around the i-th, shifted to be in range.
 std::span<const double> around(const std::vector<double>& values, std::size_t i,
                                std::size_t width) {
   const std::size_t begin = i < width / 2 ? 0 : std::min(i - width / 2, values.size() - width);
@@ -159,7 +159,7 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
                  Backend& backend, Transport& transport) {
   const LrRange& range = options.lr_range;
   std::unique_ptr<AtomicFile> file;
-  together(transport, [&] {
+  on_all_ranks(transport, [&] {
     if (config.optimizer.rule->facts().needs_constant_rate) {
       fail(ExitCode::kUsage, "arguments",
            "--lr-find changes the rate at every step, and {} needs one rate in all; leave it out",
@@ -196,7 +196,7 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
     trainer.finish();
   }
   if (stopped) return ExitCode::kStopped;
-  together(transport, [&] {
+  on_all_ranks(transport, [&] {
     if (transport.rank() != 0) return;
     std::string table(kRatesBegin);
     for (std::size_t i = 0; i < points.size(); ++i)

@@ -71,7 +71,7 @@ void make_folder(const std::string& path) {
 std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options) {
   std::string path = options.output;
   if (options.resume != "latest") {
-    // --resume DIR goes on in DIR itself, unless another place was asked for explicitly.
+    // --resume DIR continues in DIR, unless --output is given.
     if (!path.empty() && fs::weakly_canonical(path) != fs::weakly_canonical(options.resume)) {
       fail(ExitCode::kUsage, "arguments",
            "--resume {} and --output {} name different folders; a run continues in its own folder: "

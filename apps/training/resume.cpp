@@ -32,7 +32,7 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
   std::vector<std::int64_t> damaged;
   while (true) {
     ReadCheckpoint state;
-    const auto error = try_together(world, [&] {
+    const auto error = try_on_all_ranks(world, [&] {
       state.made = checkpoints.ranks(step);
       state.source = checkpoints.rank_file(step, 0);
       const bool others = elastic && state.made > 0 && state.made != world.size();
@@ -43,7 +43,7 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
       }
     });
     if (!error) {
-      together(world, [&] {
+      on_all_ranks(world, [&] {
         if (world.rank() != 0 || damaged.empty()) return;
         log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(),
                      step);
@@ -90,7 +90,7 @@ SafetensorsFile read_newest_state(const CheckpointFolder& checkpoints, bool elas
     checkpoint.source = checkpoint.files.front().first;
     state = std::move(checkpoint.files.front().second);
   }
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (none) return;
     std::vector<Stretch>& stretches = config.length.stretches;
     stretches = saved_stretches(state, checkpoint.source);

@@ -94,7 +94,7 @@ struct JobState {
 /// Prepares the output folder on the first rank and broadcasts the result. Collective.
 RunFolder agree_on_folder(const TrainOptions& options, TrainConfig& config, Transport& transport) {
   RunFolder folder;
-  together(transport, [&] {
+  on_all_ranks(transport, [&] {
     check_outputs(config, transport.rank() == 0);
     if (transport.rank() != 0) return;
     // First, so that a faulty file does not leave a folder that the next attempt would refuse
@@ -172,7 +172,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   };
   if (const std::int64_t asked = run_length(config, site).total_steps;
       folder.resume && asked < folder.resume_step) {
-    together(transport, changes_since_checkpoint);  // the checkpoint must be of this config's run
+    on_all_ranks(transport,
+                 changes_since_checkpoint);  // the checkpoint must be of this config's run
     if (transport.rank() == 0)
       say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
           counted(folder.resume_step, "step"), asked);
@@ -190,7 +191,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                                  : choose_by_measurement(config, site, trace, backend, transport);
   std::vector<std::string> changed;
   const bool tracing = !config.output.trace.empty();
-  together(transport, [&] {
+  on_all_ranks(transport, [&] {
     if (folder.resume || !config.length.stretches.empty())
       check_data_size(config, source_of(options), site);
     if (folder.resume) changed = changes_since_checkpoint();
@@ -257,7 +258,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
 std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
                                             std::unique_ptr<Transport> messages, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
-  together(*messages, [&] {
+  on_all_ranks(*messages, [&] {
     if (cpu && !config.sync.transport.between_cpus) {
       fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}",
            config.sync.transport.name, transports_between_cpus());
@@ -316,7 +317,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   if (job.initial_ranks == 0) job.initial_ranks = site.ranks;
   TrainConfig config;
   ShapeTrace trace;
-  together(*transport, [&] {
+  on_all_ranks(*transport, [&] {
     if (options.evaluate.empty() || transport->rank() != 0) return;
     const auto [path, note] = find_model(options.evaluate);
     options.evaluate = path;
@@ -325,7 +326,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   // The first rank's choice: a run in progress may write another checkpoint before others look.
   if (transport->size() > 1 && !options.evaluate.empty())
     options.evaluate = transport->world().all_gather(options.evaluate).front();
-  together(*transport, [&] {
+  on_all_ranks(*transport, [&] {
     config = read_for_ranks(options, site, transport->rank() == 0);
     if (const std::string& note = config.state.init.told;
         transport->rank() == 0 && options.resume.empty() && !note.empty())
@@ -334,7 +335,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   });
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
-    together(*transport, [&] {
+    on_all_ranks(*transport, [&] {
       if (config.data.dataset->countable()) open_data(options, config, site);
     });
     check_beginning(options, config, site, transport->world());
@@ -348,11 +349,11 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     transport.reset();
     transport = make_transport(config.sync.timeout_s);
   }
-  together(*transport, [&] { open_data(options, config, site); });
+  on_all_ranks(*transport, [&] { open_data(options, config, site); });
   agree_on_data(*transport, contents_of(config.data.info), data_path_of(config.resolved));
   backend = choose_backend(config.device, *config.optimizer.rule, *config.model, *transport);
   if (options.check_gradients) {
-    together(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
+    on_all_ranks(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
     return ExitCode::kOk;
   }
   if (session && config.state.elastic.survive && options.evaluate.empty())

@@ -43,7 +43,7 @@ void write_timeline(const std::string& path, const std::string& mine, const std:
       world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
   const auto writer = std::find_if(events.begin(), events.end(),
                                    [](const std::string& part) { return !part.empty(); });
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (writer - events.begin() != world.rank()) return;
     std::string text = fmt::format("{}{},\"traceEvents\":[", kTimelineBegin, run);
     bool first = true;

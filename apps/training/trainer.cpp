@@ -266,7 +266,7 @@ void Trainer::switch_to(std::size_t k) {
 }
 
 void Trainer::initialise() {
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     config_.model->initialise(config_.seed,
                               first_samples(*config_.data.dataset, config_.model->first_samples()));
     if (!config_.state.init.file.empty() && transport_.rank() == 0)
@@ -312,7 +312,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   }
   RunCounters counters;
   const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule,
                           !is_mean_of_ranks(file));
     if (by_complexity)
@@ -341,7 +341,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
     parts.where.file = source;  // of which the algorithm does not know
     refusal = std::make_exception_ptr(Error(error.code(), parts));
   }
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     if (refusal) std::rethrow_exception(refusal);
   });
   note_beginning();
@@ -490,7 +490,7 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
 void Trainer::recalibrate_norms(MeanModelScope& shown) {
   if (config_.sync.recalibrate_batches == 0) return;
   shown.replace_buffers([&] {
-    together(transport_, [&] {
+    on_all_ranks(transport_, [&] {
       if (!norm_loader_)
         norm_loader_ = std::make_unique<Loader>(*config_.data.dataset, loader_settings(false),
                                                 backend_, config_.device.compute);

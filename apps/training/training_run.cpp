@@ -372,7 +372,7 @@ void TrainingRun::write_summary() {
     hosts = transport_.world().all_gather(host_name());
     if (images_of(config_.data.info).pictures) bad = transport_.world().all_gather(bad[0]);
   }
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     if (transport_.rank() != 0) return;
     std::sort(hosts.begin(), hosts.end());
     hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());

@@ -46,10 +46,10 @@ bool TrainingRun::test(bool last) {
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
-  if (last) together(transport_, [&] { trainer_.check_updated(); });
+  if (last) on_all_ranks(transport_, [&] { trainer_.check_updated(); });
   const auto keep_average = [&] {
     if (!last && !(early_ && early_->may_end())) return;
-    together(transport_, [&] {
+    on_all_ranks(transport_, [&] {
       if (transport_.rank() == 0) write_model(config_, step(), folder_ + "/model.ema.safetensors");
     });
   };
@@ -87,7 +87,7 @@ bool TrainingRun::test_before_checkpoint(bool last) {
 
 void TrainingRun::read_best() {
   if (!config_.state.checkpoint.best) return;
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     if (transport_.rank() != 0) return;
     best_ = whole_best();
     // Of another metric's values none can be compared with it.
@@ -127,7 +127,7 @@ void TrainingRun::compare_with_best(const EvaluationResult& result) {
   is_best_ = !best_ || by->better(chosen->value, best_->value);
   if (!is_best_) return;
   best_ = {step(), by->metric, chosen->value};
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     if (transport_.rank() != 0) return;
     const CheckpointFolder folder(folder_);
     folder.begin_best();
@@ -140,14 +140,14 @@ void TrainingRun::save_best() {
   FileDigest mine;
   SafetensorsFile state;
   std::map<std::string, std::string> sums;
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     state = trainer_.state({}, false);
     if (transport_.size() > 1) sums = checksums_of(state);
   });
   share_tensors(transport_.world(), sums, state);
-  together(transport_, [&] { mine = folder.write_best(transport_.rank(), state); });
+  on_all_ranks(transport_, [&] { mine = folder.write_best(transport_.rank(), state); });
   const std::vector<FileDigest> files = all_digests(transport_.world(), mine);
-  together(transport_, [&] {
+  on_all_ranks(transport_, [&] {
     if (transport_.rank() == 0) folder.complete_best(*best_, files);
   });
 }
@@ -191,7 +191,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
                                    result.consensus_distance));
   }
   if (last) {
-    together(transport_, [&] {
+    on_all_ranks(transport_, [&] {
       if (transport_.rank() != 0) return;
       write_model(config_, step(), folder_ + "/model.safetensors");
     });

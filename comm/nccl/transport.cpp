@@ -32,7 +32,7 @@ constexpr const char* kWithoutGraphs = "\"cuda_graphs\": false issues every step
 /// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's
 /// reason.
 void agreed(World& world, const std::function<void()>& work) {
-  const auto error = try_together(world, work);
+  const auto error = try_on_all_ranks(world, work);
   if (!error) return;
   const std::string text = error->message(), prefix = fmt::format("rank {} ", error->rank());
   throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);

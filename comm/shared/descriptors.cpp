@@ -165,7 +165,7 @@ std::string swap_descriptors(World& world, const std::vector<int>& local, double
   const std::uint64_t secret = (static_cast<std::uint64_t>(random()) << 32) | random();
   const std::string name = fmt::format("starling-{}-{:08x}{:08x}", getpid(), random(), random());
   const auto refusal_of = [&](const std::function<void()>& work) {
-    const auto error = try_together(world, [&] {
+    const auto error = try_on_all_ranks(world, [&] {
       if (local.size() > 1) work();
     });
     return error ? RankReason{error->rank(), error->message()}.text() : std::string();

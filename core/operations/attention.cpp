@@ -48,7 +48,7 @@ void check_inputs(const Checker& call, const Attention& args) {
   call.that(args.p >= 0.0 && args.p <= 1.0, "p is {}, but must lie in [0, 1]", args.p);
 }
 
-/// A view of `shape` whose last dimension lies side by side.
+/// A view of `shape` with contiguous last dimension.
 void check_view(const Checker& call, const View& x, const char* name, const Shape& shape,
                 DType dtype) {
   call.that(x.shape() == shape, "{} is {}; needed: {}", name, x.shape().text(), shape.text());

@@ -206,7 +206,7 @@ class Backward {
 
 GradientSlots differentiate(ExpressionBuilder& program, Slot dy,
                             const std::array<bool, kMapTensors>& wanted) {
-  // Steps that are added stand behind those of the expression, which are walked back.
+  // New steps are appended to those of the expression, which is traversed in reverse.
   const int count = program.steps();
   const Expression expression = program.expression();
   std::array<bool, kMapSlots> depends{};

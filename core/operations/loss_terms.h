@@ -38,7 +38,7 @@ STARLING_HD LossTerm logistic_loss(double x, double t) {
   return {(1.0 - t) * x + (x < 0.0 ? -x : 0.0) + ::log1p(power), sigmoid - t};
 }
 STARLING_HD LossTerm squared_loss(double x, double t) { return {(x - t) * (x - t), 2.0 * (x - t)}; }
-/// 1 or -1; 0 and NaN stay as they are.
+/// 1 or -1; 0 and NaN are returned unchanged.
 STARLING_HD double sign(double d) { return d > 0.0 ? 1.0 : d < 0.0 ? -1.0 : d; }
 STARLING_HD LossTerm absolute_loss(double x, double t) { return {::fabs(x - t), sign(x - t)}; }
 STARLING_HD LossTerm huber_loss(double x, double t, double delta) {

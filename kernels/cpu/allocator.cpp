@@ -18,7 +18,7 @@ constexpr std::size_t kPage = 4096, kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kSegment = std::size_t{64} << 20;
 constexpr std::size_t kSmallestGap = std::size_t{64} << 10;
 constexpr std::size_t kSlab = std::size_t{4} << 20;
-// Each block is its own where somebody looks at what lies beside it.
+// Separate allocations for sanitizers, which check accesses beyond a block.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kOwnBlocks = true;
 #else
@@ -123,8 +123,8 @@ std::byte* CachingAllocator::from_system(std::size_t size, std::size_t alignment
 }
 
 void CachingAllocator::add_segment(std::size_t size) {
-  // Pages that nobody writes are not there, so a segment may be larger than what it is for: the
-  // fewer there are, the less lies idle between blocks.
+  // Untouched pages use no memory, so segments can be larger than needed: fewer segments have less
+  // unused space between blocks.
   const auto whole = [](std::size_t of) { return (of + kHugePage - 1) / kHugePage * kHugePage; };
   const std::size_t bytes = std::max({kSegment, whole(size), whole(stats_.reserved / 2)});
   std::byte* const data = from_system(bytes, kHugePage);
@@ -173,7 +173,7 @@ void CachingAllocator::give_back(Block block) noexcept {
 
 void CachingAllocator::release_cached() {
   for (auto& [size, blocks] : free_) {
-    if (!kOwnBlocks) break;  // they lie in slabs
+    if (!kOwnBlocks) break;  // they are in slabs
     for (std::byte* data : blocks) {
       std::free(data);
       stats_.reserved -= size;

@@ -218,7 +218,7 @@ struct Pairs {
     }
     return to;
   }
-  /// Of queries 2i and 2i + 1; the weights of one behind the last are zeros.
+  /// Of queries 2i and 2i + 1; weights beyond the last query are zero.
   STARLING_PAIRS static const Word* round_turned(const float* weights, const Tile& t, Word* to) {
     for (Index r = 0; r < t.queries; r += 2) {
       for (Index j = 0; j < t.width(); j += kWords) {
@@ -331,7 +331,7 @@ template <class T>
 static inline Index score(const AttentionCall<T>& g, const Tile& t, Index r) {
   return ((t.n * g.heads + t.h) * g.queries + t.query + r) * g.keys + t.key;
 }
-/// All lanes of a vector, combined in halves, which the compiler does not find by itself.
+/// Reduces a vector by halves, which compilers do not generate.
 template <class R, class F>
 static inline __attribute__((always_inline)) R fold(VectorOf<R> x, F combine) {
   R lane[kLanes<R>];
@@ -425,7 +425,7 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
   R* most = scratch.take<R>(kBlock);
   R* total = scratch.take<R>(kBlock);
   R* factors = scratch.take<R>(kBlock);
-  Index packed = -1;  // which keys and values lie there
+  Index packed = -1;  // which keys and values are packed
   for (Index task = first; task < last; ++task) {
     const Index n = task / blocks / g.heads, h = task / blocks % g.heads,
                 query = task % blocks * kBlock, kv = h / (g.heads / g.kv_heads);

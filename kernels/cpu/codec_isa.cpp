@@ -183,7 +183,7 @@ static Index encode_vectors(math::Int8Code code, const T* x, Index n, std::uint8
 /// none.
 template <class T>
 static Index encode_vectors(math::MinMax8Code code, const T* x, Index n, std::uint8_t* codes) {
-  // Numbers close together, far from 0
+  // Values with little variation, far from 0
   if (!kHasVectors || !(code.upper < 0x1p20f && code.lower > -0x1p20f)) return 0;
   const Floats upper = Floats{} + code.upper, zero = {};
   Index i = 0;

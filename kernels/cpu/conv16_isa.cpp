@@ -46,7 +46,7 @@ static inline void tile(const float* row0, const float* row1, const float* row2,
   const float* __restrict w = weights;
   for (int k = 0; k < 3; ++k) {
     const float* __restrict x = k == 0 ? row0 : k == 1 ? row1 : row2;
-    // The three taps of a row lie side by side: one run over 3 · inputs values.
+    // The three taps of a row are contiguous: one loop over 3 · inputs values.
 #pragma GCC unroll 4
     for (Index i = 0; i < 3 * inputs; ++i) {
       Vector f[kVectors];

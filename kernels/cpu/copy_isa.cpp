@@ -3,8 +3,8 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 
-// Numbers that are moved as they are. Matrices are turned over by tiles whose sides are a cache
-// line and fit in registers; two by two, so that memory sees longer runs.
+// Copies. Matrices are transposed in tiles with sides of a cache line, which fit into registers;
+// two by two, for longer accesses to memory.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {

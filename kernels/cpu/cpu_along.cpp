@@ -13,7 +13,7 @@ using cpu::Index;
 
 namespace {
 
-/// Lines that one thread takes together where they lie side by side.
+/// Adjacent lines that a thread processes together.
 constexpr Index kSide = 256;
 /// Numbers that are kept in order while a line is read; more of them are picked from a heap.
 constexpr Index kKept = 64;
@@ -78,7 +78,7 @@ void largest_of(const R* line, Index n, Index k, std::int32_t* order) {
   });
 }
 
-/// Running sums of `width` neighbouring lines, whose numbers lie `step` elements apart.
+/// Cumulative sums of `width` adjacent lines, with elements at distance `step`.
 template <class T>
 void running_sums(const T* x, T* y, Index n, Index step, Index width, double* sums) {
   if (width == 1) {

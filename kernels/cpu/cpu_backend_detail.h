@@ -16,7 +16,7 @@ namespace starling {
 namespace cpu {
 /// Elements: less work than this is not worth another thread
 constexpr Index kElementGrain = 16384;
-/// The grain in rows of so many elements.
+/// The grain size in rows of this many elements.
 constexpr Index rows_of_work(Index elements) {
   return std::max<Index>(1, kElementGrain / std::max<Index>(1, elements));
 }

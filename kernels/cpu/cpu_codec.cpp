@@ -45,7 +45,7 @@ void CpuBackend::issue(const Encode& args) {
     const Index grain = cpu::rows_of_work(layout.block);
     if (layout.block <= kElementGrain) {
       return threads_.parallel_for(layout.blocks, grain, [&](Index begin, Index end) {
-        // Blocks taken together: none waits for its own range, and all stay in the first cache
+        // Blocks processed together, to hide the latency of ranges; all stay in the L1 cache
         constexpr Index kTogether = 8;
         float least[kTogether], most[kTogether];
         for (Index first = begin; first < end; first += kTogether) {

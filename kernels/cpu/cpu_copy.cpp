@@ -6,8 +6,8 @@
 #include "core/operations/copying.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
-// Copies by strides. y is written line by line, a line being its last dimension; where numbers that
-// lie side by side in x come to lie apart, matrices are turned over.
+// Strided copies. y is written line by line, along its last dimension; if another dimension is
+// contiguous in x, matrices are transposed.
 namespace starling {
 
 using cpu::Index;
@@ -24,7 +24,7 @@ struct Place {
   bool inside = true;  ///< of what takes numbers of x
 };
 
-/// Some dimensions of y; where the others stay as they are, the places of x alone.
+/// Some dimensions of y; without `others` only the indices that are copied.
 class Walk {
  public:
   Walk(const StridedCopy& copy, bool all) : all_(all) {
@@ -53,7 +53,7 @@ class Walk {
     }
     return result;
   }
-  /// Goes to place i of a dimension whose elements lie `y_stride` apart in y.
+  /// Advances to index i of a dimension with stride `y_stride` in y.
   void step(const Dimension& d, Index y_stride, Index i, Place& place) const {
     const Index from = all_ ? i - d.begin : i * d.step, k = from / d.step;
     place.y += (d.begin + from) * y_stride;
@@ -83,7 +83,7 @@ void copy_row(const Dimension& d, const T* x, T* y, const T* other) {
   for (Index k = 0; k < d.count; ++k) y[d.begin + k * d.step] = x[k * d.stride];
 }
 
-/// The dimension along which numbers of a copy lie side by side in x though not in y, or -1.
+/// The dimension that is contiguous in x but not in y, or -1.
 int turned_dimension(const StridedCopy& copy) {
   const Dimension& row = copy.dimensions[static_cast<std::size_t>(copy.rank - 1)];
   if (!row.is_whole() || row.size == 1 || row.stride <= 1) return -1;

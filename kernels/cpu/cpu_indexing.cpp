@@ -25,7 +25,7 @@ const std::int32_t* checked(const Tensor& index, Index rows) {
   return number;
 }
 
-/// Sums of single numbers: of each of `outer`, so many neighbouring columns at a time.
+/// For each of `outer`, adjacent columns are summed together.
 constexpr Index kSums = 16384;  ///< that are gathered at once
 
 template <class T, class Y>

@@ -5,8 +5,8 @@
 #include "core/text.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
-// The losses. All but the cross entropy with class numbers are fp64 in plain loops: a batch's
-// outputs are few beside its activations.
+// Losses. All but the cross entropy with class indices are plain loops in fp64, since a batch has
+// few outputs compared with its activations.
 namespace starling {
 
 using cpu::Index;
@@ -35,7 +35,7 @@ struct PaddedRows {
   Index rows, line, classes;
   PaddedRows(const Tensor& x, Index given)
       : rows(cpu::matrix_of(x).rows), line(x.shape().back()), classes(given > 0 ? given : line) {}
-  /// Calls f(row, count) for rows that lie side by side.
+  /// Calls f(row, count) for contiguous rows.
   template <class F>
   void side_by_side(Index begin, Index end, const F& f) const {
     const Index step = classes == line ? end - begin : 1;

@@ -354,7 +354,7 @@ void CpuBackend::issue(const LayerNormBackward& args) {
     T* dx = cpu::optional<T>(args.dx);
     R* dgamma = cpu::optional<R>(args.dgamma);
     R* dbeta = cpu::optional<R>(args.dbeta);
-    // Blocks of rows have sums of their own, which are added up in order: the same bits on any
+    // Blocks of rows have separate sums, which are added in order: the bits do not depend on the
     // number of threads.
     constexpr Index kBlockWork = 65536, kMostBlocks = 256;
     const Index block = std::max({Index{16}, kBlockWork / std::max<Index>(channels, 1),

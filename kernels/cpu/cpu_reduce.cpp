@@ -27,7 +27,7 @@ constexpr Index kTile = 1024, kManyColumns = 4096, kMostRows = 256;
 /// How a Reduce is cut.
 struct Cut {
   MapLayout layout;
-  cpu::MapWalk kept, rows;  ///< what stays, and what goes, beside the last dimension
+  cpu::MapWalk kept, rows;  ///< kept and reduced dimensions, without the last one
   Index length;
   bool columns;  ///< the last dimension stays
   bool images;   ///< the first dimension stays: a batch, whose places do not mix
@@ -122,8 +122,7 @@ class Share {
     std::get<cpu::Kernels<A>>(kernels_).fold_lines(args_.by, values, n, lines, n, to);
   }
 
-  /// A tensor by itself, of this arithmetic, whose last dimension is dense: it is read where it
-  /// lies.
+  /// A single tensor of the arithmetic type with contiguous last dimension, read without a copy.
   bool alone() const {
     const DType own = args_.in[0].dtype();
     return args_.count == 0 && cut_.stride(0) == 1 &&

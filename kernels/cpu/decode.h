@@ -13,7 +13,7 @@
 // go.
 namespace starling::cpu {
 
-/// A message's parts: codes, and behind them the heads of its blocks.
+/// A message's parts: codes, followed by the heads of its blocks.
 struct MessageLayout {
   Index n, block, blocks;
   int head;  ///< floats a block

@@ -2,8 +2,8 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
-// oneDNN 2.x makes a primitive's description in two steps, 3.x in one; everything else that
-// Starling uses is alike. All of the difference is in this file.
+// Differences between oneDNN 2.x, which makes a primitive's description in two steps, and 3.x,
+// which makes it in one. Everything else that Starling uses is the same.
 namespace starling::cpu::dnnl_compat {
 
 struct ConvolutionDescs {

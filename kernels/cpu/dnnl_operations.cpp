@@ -142,8 +142,7 @@ struct DnnlOperations::State {
 
   Plan make_convolution(Operation operation, const Geometry& g, Type type, bool flag) const {
     Plan plan;
-    // Gradients of weights are fp32 always; the forward primitive that they want as a hint is all
-    // of one type.
+    // Gradients of weights are always fp32; the forward primitive needed as a hint has one type.
     const Type of_weights = operation == kBackwardWeights ? Type::f32 : type;
     const memory::desc plain = plain_weights(g, of_weights);
     memory::desc own;

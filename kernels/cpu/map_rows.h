@@ -31,7 +31,7 @@ class MapWalk {
     }
   }
   Index count() const { return count_; }
-  /// Where the tensors' elements lie at coordinate i, from those of `from` on.
+  /// The tensors' offsets at coordinate i, starting from `from`.
   MapOffsets at(Index i, MapOffsets from = {}) const {
     for (std::size_t r = rank_; r-- > 0;) {
       const std::size_t d = dimensions_[r];

@@ -308,7 +308,7 @@ static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* 
       : scale
           ? (dy2 ? masked_affine_lines<T, kMaskX, true> : masked_affine_lines<T, kMaskX, false>)
           : (dy2 ? masked_affine_lines<T, kNoMask, true> : masked_affine_lines<T, kNoMask, false>);
-  // A dx that lies over a tensor just read costs no extra reading as it is.
+  // A dx in place of a tensor just read is in the caches already.
   const bool in_place = dx == x || dx == y || dx == dy || dx == dy2;
   in_pieces(dx, rows, channels, !in_place,
             [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {

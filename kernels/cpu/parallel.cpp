@@ -85,7 +85,7 @@ void Threads::enter() const {
 #if STARLING_OPENMP
   if (omp_get_max_threads() == count_) return;
   omp_set_num_threads(count_);
-  // The runtime's worker threads, which oneDNN computes on too, must treat denormals alike.
+  // The runtime's worker threads, which oneDNN uses as well, must treat subnormals in the same way.
   if (count_ > 1) {
 #pragma omp parallel num_threads(count_)
     flush_denormals();

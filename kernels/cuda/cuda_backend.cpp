@@ -98,7 +98,7 @@ CudaBackend::~CudaBackend() {
   abandon_capture();
   try {
     synchronize();
-  } catch (...) {  // an error of earlier work; whoever cares has asked before
+  } catch (...) {  // an error of earlier work, which its own waits report
   }
   blas_.reset();
   cudnn_.reset();

@@ -73,9 +73,9 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   const DeviceInfo& info() const { return info_; }
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
-  /// kArrivals counters for last_block() of the launches on the current stream: 0 between any two
-  /// of them. Streams may run at the same time, and a graph beside what is issued, so each has its
-  /// own; graphs run one after the other.
+  /// kArrivals counters for last_block() of launches on the current stream, 0 between launches.
+  /// Streams run concurrently, and so do graphs and eager work, so each has its own; graphs do not
+  /// run concurrently with each other.
   unsigned* arrivals() const;
   static constexpr unsigned kArrivals = 2048;
 
@@ -83,8 +83,8 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   using StepWriter = std::function<void(const StepValues& values, std::byte* to)>;
   /// Of the step that is captured.
   const StepValues& captured_values() const;
-  /// In a capture: where in device memory the bytes will lie that `write` makes for each launch.
-  /// Aligned to 16.
+  /// In a capture: the device address of bytes that `write` generates for each launch; 16-byte
+  /// aligned.
   const void* step_slot(std::size_t bytes, StepWriter write);
   /// A kernel's argument that is `value` now and of(values, values of the capture) at a launch.
   template <class T, class Of>

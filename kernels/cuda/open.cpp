@@ -15,7 +15,7 @@
 namespace {
 
 void answer(StarlingCudaOpening& opening, std::string_view message) {
-  // The caller says "[cuda]" itself, and wants one line.
+  // The caller adds "[cuda]", and needs one line.
   if (message.starts_with('[')) {
     const auto end = message.find("] ");
     if (end != std::string_view::npos) message.remove_prefix(end + 2);

@@ -16,8 +16,8 @@ TEST_CASE(
     "parts") {
   FakeWorld world(3);
   world.run([](Transport& t) {
-    CHECK_FALSE(try_together(t, [] {}).has_value());
-    const auto error = try_together(t, [&] {
+    CHECK_FALSE(try_on_all_ranks(t, [] {}).has_value());
+    const auto error = try_on_all_ranks(t, [&] {
       if (t.rank() == 0) return;
       fail(ExitCode::kOutput, "output",
            {.file = "a b; c", .key = "k:", .rank = 7, .step = 12 + t.rank(), .bucket = 3},
@@ -41,12 +41,12 @@ TEST_CASE(
 TEST_CASE("comm/agreement: what is no Error has an exit code, too") {
   FakeWorld world(2);
   world.run([](Transport& t) {
-    CHECK_THROWS_WITH_AS(together(t,
-                                  [&] {
-                                    if (t.rank() == 1) throw std::runtime_error("odd");
-                                  }),
+    CHECK_THROWS_WITH_AS(on_all_ranks(t,
+                                      [&] {
+                                        if (t.rank() == 1) throw std::runtime_error("odd");
+                                      }),
                          "[internal] odd", AgreedError);
-    const auto memory = try_together(t, [] { throw std::bad_alloc(); });
+    const auto memory = try_on_all_ranks(t, [] { throw std::bad_alloc(); });
     REQUIRE(memory.has_value());
     CHECK(memory->code() == ExitCode::kMemory);
     CHECK(memory->rank() == 0);

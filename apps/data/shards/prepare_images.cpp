@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folders of classes that shards are made of.
+/// The class folders to make shards from.
 struct PictureSplits {
   /// Train/ and val/; the second may be null
   std::array<std::unique_ptr<PictureIndex>, 2> folders;
@@ -72,7 +72,7 @@ struct PictureSplits {
   }
 };
 
-/// The quality of JPEG that is made anew; 0: none is.
+/// The quality of re-encoded JPEG; 0: none is re-encoded.
 int quality_of(const PrepareOptions& options) {
   constexpr int kUsual = 90;
   if (options.raw) return 0;
@@ -140,7 +140,7 @@ class Destination {
       fail(ExitCode::kOutput, "output", "the folder {} cannot be made: {}; choose another DEST",
            folder, error ? error.message() : std::strerror(errno));
     }
-    // Where folders cannot be locked, as on some network file systems, nobody is kept out.
+    // Folders cannot be locked on some network file systems: continue without a lock.
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       ::close(descriptor_);
       fail(ExitCode::kUsage, "prepare",
@@ -172,7 +172,7 @@ class Destination {
   int descriptor_ = -1;
 };
 
-/// The pictures that one shard is made of.
+/// The pictures of one shard.
 struct ShardTask {
   std::size_t split = 0;
   std::uint32_t number = 0;

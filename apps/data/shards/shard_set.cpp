@@ -25,7 +25,7 @@ struct IndexFileHeader {
 };
 static_assert(sizeof(IndexFileHeader) == 72 && sizeof(ShardIndex::Shard) == 24);
 
-/// Takes what lies one after another; false where there is not so much.
+/// Reads consecutive fields; returns false at the end of the data.
 class Taker {
  public:
   explicit Taker(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}

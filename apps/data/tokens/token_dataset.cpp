@@ -109,14 +109,14 @@ class Windows : public Dataset {
   }
 
  protected:
-  /// Tokens that lie in one piece of memory.
+  /// A contiguous range of tokens.
   struct Part {
     std::string name;
     TokenSpan tokens;
-    const MappedFile* file = nullptr;  ///< that they lie in; null: memory of our own
+    const MappedFile* file = nullptr;  ///< that contains them; null: own memory
     std::int64_t first = 0;            ///< how many tokens the parts before it have
 
-    /// The byte of its file at which a token of it lies.
+    /// The offset of a token in its file.
     std::size_t byte(std::int64_t at) const {
       return static_cast<std::size_t>(tokens.data - file->bytes().data() + at * tokens.width);
     }
@@ -192,7 +192,7 @@ class Windows : public Dataset {
   Paths without(const Paths& tests, const FilesOf& files_of) {
     const auto id = [](const std::string& file) {
       struct ::stat status {};
-      (void)::stat(file.c_str(), &status);  // zeros of what is not there, which opening it tells
+      (void)::stat(file.c_str(), &status);  // zeros if it does not exist, which open() reports
       return std::pair(status.st_dev, status.st_ino);
     };
     std::set<std::pair<::dev_t, ::ino_t>> tested;
@@ -252,9 +252,9 @@ class Windows : public Dataset {
         *info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
     }
   }
-  /// Tests have files of their own, and nothing else is asked for.
+  /// Tests have separate files, and training files are not needed.
   bool train_is_left_out() const { return only_tests_ && !val_paths_.empty(); }
-  /// Tokens are numbered so far: a model may have room for more than the tokenizer has.
+  /// The number of tokens: a model may have more than the tokenizer.
   std::int64_t known() const { return tokenizer_ ? tokenizer_->vocab() : vocab(); }
   const char* whose() const { return tokenizer_ ? "the tokenizer" : "data.vocab"; }
   void add_checksum(const std::string& what, std::uint32_t checksum) {
@@ -281,7 +281,7 @@ class Windows : public Dataset {
                          [](std::int64_t at, const Part& part) { return at < part.first; });
     return static_cast<std::size_t>(after - parts_.begin()) - 1;
   }
-  /// use(part, first token, count) for the parts that these tokens lie in.
+  /// Calls use(part, first token, count) for the parts that contain these tokens.
   template <class Use>
   void each_part(std::int64_t begin, std::int64_t count, const Use& use) const {
     for (std::size_t p = part_of(begin); count > 0; ++p) {
@@ -311,9 +311,9 @@ class Windows : public Dataset {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<Part> parts_;
   std::int64_t train_tokens_ = 0;
-  std::int64_t left_out_ = 0;  ///< files of folders for training, as they are tests
+  std::int64_t left_out_ = 0;  ///< files in training folders that are skipped, as they are tests
   bool only_tests_ = false;
-  bool has_gaps_ = false;  ///< some numbers of the tokenizer stand for nothing
+  bool has_gaps_ = false;  ///< some token numbers are unused
 };
 
 /// Files of tokens.
@@ -439,7 +439,7 @@ class Tokens final : public Windows {
       if (meta && name == "train.bin" && meta->val_tokens > 0 && !file_exists(folder + "/val.bin"))
         fail(ExitCode::kUsage, "data", {.file = folder + "/val.bin"},
              "is missing; call starling-prepare tokens again");
-      // The others are looked at as they are read
+      // The others are checked when they are read
       constexpr std::size_t kCheckedFirst = std::size_t{1} << 25;
       file.check(known(),
                  static_cast<std::int64_t>(kCheckedFirst / std::max<std::size_t>(count / 2, 1)),
@@ -553,7 +553,7 @@ class Text final : public Windows {
   }
 
   std::string field_;
-  std::int32_t separator_ = -1;  ///< a token behind each text; -1: none
+  std::int32_t separator_ = -1;  ///< a token after each text; -1: none
   std::uint8_t separator_byte_ = 0;
   std::vector<std::string> others_;
   double val_fraction_ = 0.0;

@@ -69,7 +69,7 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
     return {};
   }
   StepModel step;
-  together(transport, [&] { step = time_passes(config, trace, backend); });
+  on_all_ranks(transport, [&] { step = time_passes(config, trace, backend); });
   agree(step, transport);
   MeasureSettings settings;
   const int threads = config.device.threads > 0

@@ -98,7 +98,7 @@ std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const Op
   opened.deterministic = settings.deterministic;
   const std::string device = device_of_all(settings.type, world);
   if (device == "cuda") {
-    together(world, [&] { backend = open_backend(DeviceType::kCuda, opened); });
+    on_all_ranks(world, [&] { backend = open_backend(DeviceType::kCuda, opened); });
     return backend;
   }
   const auto unsupported = model.unsupported(settings.compute, DeviceType::kCuda);
@@ -113,7 +113,7 @@ std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const Op
         "(docs/extending.md)");
   }
   if (backend) return backend;
-  together(world, [&] { backend = open_backend(DeviceType::kCpu, opened); });
+  on_all_ranks(world, [&] { backend = open_backend(DeviceType::kCpu, opened); });
   if (usable_cores() < opened.threads) {
     log::warning(
         "{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to "
@@ -131,7 +131,7 @@ bool choose_precision(DeviceSettings& settings, const Backend& backend, World& w
     if (world.size() > 1) world.max(&slow, 1);  // machines may differ, formats may not
     settings.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
   }
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     if (!cpu) return;
     if (settings.compute == DType::kFloat16) {
       fail(ExitCode::kUsage, "config", "precision: {}", fp16_needs_gpu());

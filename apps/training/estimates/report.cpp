@@ -94,7 +94,7 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
                      size_text(bytes * site.ranks_per_node));
 }
 
-/// Text of what a floor is made of, in one line.
+/// The components of a floor, in one line.
 std::string floor_text(const Floor& floor, double count, const char* unit) {
   return fmt::format(
       "  operations as they are issued: {:.2f} ms a step, {:.0f} {}s/s a rank; {:.3g} MB of "
@@ -369,7 +369,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   if (gradients_pass(config))
     need.gradients =
         passing_elements(plan, trace) * static_cast<double>(size_of(config.device.dtype));
-  double states = 0.0, tables = 0.0;  // the states' bytes; what updates keep beside them
+  double states = 0.0, tables = 0.0;  // bytes of states; of updates' tables
   std::int64_t workspace = 0;
   for (const BucketLayout& bucket : plan.buckets) {
     std::vector<LayerExtent> layers;
@@ -410,8 +410,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     double receive = in_place * tensors;
     if (part.topology && config.sync.transport.reads_parameters && !algorithm.messages.always &&
         site.ranks_per_node > 1) {
-      parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
-      // On GPUs sums of groups still want a place.
+      parameters *= 2.0;  // two buffers, as neighbours read them in shared memory
+      // On GPUs group sums need a buffer as well.
       if (config.device.type != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
     }
     need.sync = std::max(need.sync, sync);

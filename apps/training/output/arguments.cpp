@@ -76,7 +76,7 @@ CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<std::s
 
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc,
                            const char* const* argv) {
-  // CLI11 tells the arguments that it does not know backwards.
+  // CLI11 returns unknown arguments in reverse order.
   std::string text = dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr
                          ? error.what()
                          : fmt::format("not known: {}", fmt::join(app.remaining(true), " "));

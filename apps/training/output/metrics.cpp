@@ -16,7 +16,7 @@
 namespace starling {
 namespace {
 
-/// Whether a line of an earlier run stays in the file when the run goes on after `resume_step`.
+/// Whether to keep a line of an earlier run when resuming after `resume_step`.
 bool keeps(std::string_view line, std::int64_t resume_step) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object()) return false;

@@ -47,7 +47,7 @@ void CheckpointWriter::run(const std::function<void()>& work) {
 
 void CheckpointWriter::start(std::int64_t step, SafetensorsFile state) {
   finish();
-  together(world_, [&] {
+  on_all_ranks(world_, [&] {
     if (world_.rank() == 0) folder_.begin(step);
   });
   step_ = step;
@@ -70,7 +70,7 @@ bool CheckpointWriter::busy() const {
 void CheckpointWriter::advance() {
   const Part ended = std::exchange(part_, Part::kNone);
   ++number_;
-  together(world_, [&] {
+  on_all_ranks(world_, [&] {
     if (work_.valid()) work_.get();
   });
   if (ended == Part::kSums) {

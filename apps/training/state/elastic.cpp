@@ -82,7 +82,7 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
   const auto of_first = nlohmann::json::parse(several ? world.all_gather(mine).front() : mine);
   SafetensorsFile mean;
   mean.metadata = of_first["metadata"].get<std::map<std::string, std::string>>();
-  together(world, [&] {
+  on_all_ranks(world, [&] {
     for (const auto& [source, file] : files) {
       check_outline(of_first["tensors"], source, file);
       if (needs_weights && file.metadata.count("mean_weight") == 0) {
@@ -112,7 +112,7 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
     }
   }
 
-  // Losses are added up over ranks when they are told; so each rank takes those of its own files.
+  // Losses are summed over ranks when reported, so each rank keeps those of its own files.
   double loss_sum = 0.0, losses = 0.0;
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   // The most seconds, minus the smallest loss scale, the optimizer's step
@@ -193,7 +193,7 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
     const std::int64_t wanted = last.wanted > 0 ? last.wanted : first.ranks * first.batch_size;
     next.batch_size = std::max<std::int64_t>(1, std::llround(static_cast<double>(wanted) / ranks));
   }
-  // Stretches in which nobody took a step are dropped.
+  // Drop stretches without steps.
   while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();
   if (step == 0) stretches.clear();
   stretches.push_back(next);

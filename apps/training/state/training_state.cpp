@@ -35,7 +35,7 @@ const std::set<std::string>& changeable_keys() {
   return keys;
 }
 
-/// Keys that another number of ranks may want otherwise.
+/// Keys that may differ with another number of ranks.
 const std::set<std::string>& elastic_keys() {
   static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb"};
   return keys;
@@ -58,7 +58,7 @@ const std::map<std::string, nlohmann::json>& later_keys() {
   return keys;
 }
 
-/// States that older checkpoints do not have: they stay at zero, which tells the algorithm so.
+/// States that older checkpoints lack: they stay zero, which the algorithm recognises.
 const std::set<std::string>& later_states() {
   static const std::set<std::string> names{"sync.omega"};
   return names;

@@ -17,8 +17,8 @@
 // the tile's block that arrives last (sum_over_parts), both in a fixed order.
 namespace starling::cuda {
 
-/// One block of so many threads, or two, fill a multiprocessor: few parts, so that there is little
-/// to combine.
+/// One or two blocks of this size fill a multiprocessor: few parts, so that little has to be
+/// combined.
 constexpr int kColumnThreads = 512;
 
 struct ColumnTiles {
@@ -79,8 +79,8 @@ __device__ __forceinline__ void store_group(T* to, const Group<T, kSize>& group)
   }
 }
 
-/// A group on its way from memory. As whole words: of 16-bit numbers nvcc would keep each in a
-/// register of its own.
+/// A group being loaded, as whole words: nvcc would keep each 16-bit element in a separate
+/// register.
 template <class T, int kSize>
 struct Coming {
 #if defined(__CUDA_ARCH__)
@@ -109,7 +109,7 @@ struct ColumnPlace {
   Index stride = 0;  ///< elements from each row to the next one
   Index part = 0;
   int step = 1;
-  /// False for threads past the last channel: they only take part in barriers
+  /// False for threads beyond the last channel, which only participate in barriers
   bool inside = false;
 
   STARLING_HD Index at(Index row) const {
@@ -310,7 +310,7 @@ inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t,
                            std::source_location where = std::source_location::current()) {
   return {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle(), .where = where};
 }
-/// Bytes that sum_over_parts() needs of type C, and `more` behind it.
+/// Bytes that sum_over_parts() needs for type C, followed by `more`.
 template <class C>
 Tensor partial_sums(CudaBackend& backend, const ColumnTiles& t, Index more = 0) {
   return backend.scratch(Index{2} * t.parts * t.channels + more, DTypeOf<C>::value);

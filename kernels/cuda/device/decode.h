@@ -14,7 +14,7 @@
 // few floats.
 namespace starling::cuda::detail {
 
-/// An unsigned integer of so many bytes: the compiler would move a struct of bytes one by one.
+/// An unsigned integer of this size: compilers would move a struct of bytes one by one.
 template <int kBytes>
 using Word = std::conditional_t<kBytes == 2, std::uint16_t,
                                 std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>;
@@ -37,8 +37,8 @@ __device__ __forceinline__ void store_codes(const Bits (&from)[kCount], Bits* to
   *reinterpret_cast<W*>(to) = word;
 }
 
-/// Adds weight · the numbers from i on to `sum`. They lie in one block, number `block`, and i is a
-/// multiple of kCount.
+/// sum += weight · elements from i on. They are in the same block, number `block`; i is a multiple
+/// of kCount.
 template <class Code8>
 struct ByteMessage {
   template <class T, int kCount>

@@ -16,9 +16,9 @@ __device__ inline bool last_block(unsigned* counter, unsigned blocks) {
   __syncthreads();  // all of the block is stored
   if (blocks == 1) return true;
   if (threadIdx.x == 0 && threadIdx.y == 0) {
-    __threadfence();  // before the arrival: whoever sees the one sees the other
+    __threadfence();  // makes stores visible before the arrival
     last = atomicInc(counter, blocks - 1) == blocks - 1 ? 1 : 0;
-    __threadfence();  // before the loads behind the barrier
+    __threadfence();  // before the loads after the barrier
   }
   __syncthreads();
   return last != 0;

@@ -138,7 +138,7 @@ __device__ __forceinline__ void map_pack(const A (&a)[kCount], const A (&b)[kCou
 #pragma unroll
   for (int i = 0; i < kCount; ++i) to[i] = math::map_function(kFunction, a[i], b[i]);
 }
-/// Functions of so many instructions that several at once would leave registers too few.
+/// Functions with many instructions: several at once would exceed the registers.
 constexpr bool is_long(MapFunction function) {
   switch (function) {
     case MapFunction::kPower:

@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(kThreads) add_up(int* counts, Index n) 
   }
 }
 
-/// Puts each position behind those with a smaller digit, and those with its own that came before.
+/// Stable counting sort by one digit.
 template <class Key>
 __global__ void __launch_bounds__(kDigits)
     place_positions(Key key, int shift, Positions positions, Index n, const int* counts,

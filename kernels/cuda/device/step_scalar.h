@@ -4,8 +4,8 @@
 
 namespace starling::cuda {
 
-/// A kernel's argument that may change from launch to launch of a graph: then it lies in device
-/// memory, otherwise it is the argument itself.
+/// A kernel's argument that may change between launches of a graph: in device memory there,
+/// otherwise the value itself.
 template <class T>
 struct StepScalar {
   T value{};

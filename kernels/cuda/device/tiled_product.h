@@ -6,7 +6,7 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
 
-// The tiled product behind the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N],
+// The tiled product of the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N],
 // where `A` and `B` say how to load an element. A block makes 64×64 elements of c in steps of 16
 // along K through shared memory; a thread 4×4 of them. Where M and N are small and K is long, K is
 // split over blocks whose partial sums a second kernel adds in a fixed order.

@@ -138,7 +138,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
   bool found = false;
-  bool keeps_nan = false;  ///< with an epilogue of ReLU: it has been seen to leave NaN as it is
+  bool keeps_nan = false;  ///< with a ReLU epilogue: was tested to preserve NaN
 
  private:
   static cublasComputeType_t compute_type(const Problem& problem, bool tf32) {
@@ -331,7 +331,7 @@ bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args,
     storage = workspaces_.workspace(bytes_b + kWorkspaceAlignment);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory) throw;
-    return false;  // no room to ask: the activation runs by itself
+    return false;  // no memory for the test: run the activation separately
   }
   void* b = aligned(*storage, bytes_b);
   set_async(b, 0xff, bytes_b, stream);  // every bit set is a NaN in fp32, bf16 and fp16

@@ -43,11 +43,11 @@ enum class GraphTensor : std::int64_t {
   kDv,
 };
 
-/// What graphs of attention have beside a dtype and sizes.
+/// Parameters of attention graphs, apart from dtype and sizes.
 struct AttentionGraph {
   /// Elements from a sample, head and place to the next: of q, k, v and y, then dy, dq, dk and dv.
   std::vector<std::array<std::int64_t, 3>> strides;
-  std::array<std::int64_t, 4> mask{};  ///< its sizes, 1 where it repeats; 0: there is none
+  std::array<std::int64_t, 4> mask{};  ///< its sizes, 1 where it repeats; 0: no mask
   std::array<std::int64_t, 4> mask_stride{};
   bool causal = false;
   float scale = 1.0f;

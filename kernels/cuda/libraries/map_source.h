@@ -7,8 +7,8 @@
 
 namespace starling::cuda {
 
-/// A launch of a Map that is compiled to a kernel of its own, `compiled_map`. Maps of one key are
-/// launches of one kernel: all but sizes, strides, numbers and addresses is in its text.
+/// A launch of a Map that is compiled to a separate kernel, `compiled_map`. Maps with the same key
+/// are launches of one kernel: all but sizes, strides, numbers and addresses is in its text.
 struct MapCall {
   std::string key;
   MapArguments arguments{};

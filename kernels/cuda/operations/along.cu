@@ -31,7 +31,7 @@ struct LinesAlong {
   explicit LinesAlong(const Tensor& x)
       : outer(x.shape()[0]), n(x.shape()[1]), inner(x.shape()[2]) {}
   STARLING_HD Index count() const { return outer * inner; }
-  /// Where number i of a line lies in a tensor that has `size` of them.
+  /// The offset of element i of a line in a tensor with lines of `size`.
   STARLING_HD Index at(Index line, Index i, Index size) const {
     const Quotient of = divide(line, inner);
     return (of.whole * size + i) * inner + of.rest;

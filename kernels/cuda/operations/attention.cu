@@ -21,7 +21,7 @@ namespace starling::cuda {
 namespace {
 
 constexpr int kSide = 16, kAttentionThreads = kSide * kSide;
-constexpr int kChunk = 32;  ///< numbers of a place that lie in shared memory at once
+constexpr int kChunk = 32;  ///< elements per position in shared memory at a time
 constexpr Index kGroup = 128;
 
 /// Queries, and keys, of a tile; a thread has kMine of each.
@@ -313,7 +313,7 @@ __device__ inline void weights_and_slopes(
       const Index j = key + tx + c * kSide;
       const R score = s.score(weights[r][c], n, h, i, j),
               factor = s.p > 0.0f ? shared.tile[ty * kOwn + r][tx + c * kSide] : R(1);
-      // A query without keys has no weights; what lies behind the diagonal has none.
+      // Zero weights for a query without keys, and beyond the diagonal.
       const bool none = !s.sees(i, j) || lse == std::numeric_limits<R>::infinity();
       const R weight = none ? R(0) : math::exponential(score - lse);
       slopes[r][c] = none ? R(0) : weight * (slopes[r][c] * factor - delta) * s.scale;
@@ -429,7 +429,8 @@ Launch grid_of(const CudaBackend& backend, Index heads, Index places, Index dept
 
 constexpr int kRotaryRows = kThreads / kWarp;
 
-/// A thread has pair threadIdx.x + k·32 of every row of its own: its frequency is found once.
+/// A thread handles pairs threadIdx.x + k·32 of all its rows, so that it computes their frequencies
+/// once.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotary_kernel(const T* x, T* y, const std::int32_t* positions, Index begin, Index count,

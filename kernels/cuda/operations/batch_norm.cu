@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kColumnThreads)
     to.take_normal(c, sum[c], normal_sum[c]);
 }
 
-/// Where sums that are wanted go.
+/// Destinations of requested sums.
 template <class C>
 struct GradientSums {
   const C* inv_std;
@@ -254,7 +254,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     const auto second = mask_input ? kMaskedInput : kPlainInput;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, first, second);
     const Launch how_many = over_columns(backend, t);
-    // Two vectors of as many as channels, with room for the partial sums' 16-byte loads.
+    // Two vectors per channel, padded for 16-byte loads of partial sums.
     const Index vector = (channels + 3) / 4 * 4;
     const Tensor scratch = partial_sums<C>(backend, t, 2 * vector);
     to.slope = scratch.data<C>();

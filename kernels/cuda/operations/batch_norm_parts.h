@@ -3,7 +3,7 @@
 #include "kernels/cuda/device/column_tiles.h"
 #include "kernels/math/rectifier.h"
 
-// The passes over a batch that a batch norm (batch_norm.cu) is made of.
+// The passes over a batch of a batch norm (batch_norm.cu).
 namespace starling::cuda {
 
 /// Statistics of a batch and where they go; running statistics are optional.
@@ -16,8 +16,7 @@ struct Statistics {
   /// Makes the statistics from the mean and the sum of squared deviations of channel c's `rows`
   /// numbers.
   STARLING_HD void take(Index c, double mean, double squares, Index rows) const {
-    // All loads before the first store, behind which each would have to wait: one block does this,
-    // and the others are done.
+    // All loads before the first store, which would delay them: a single block does this.
     const double old_mean = running_mean ? static_cast<double>(running_mean[c]) : 0.0;
     const double old_var = running_var ? static_cast<double>(running_var[c]) : 0.0;
     const bool counts = c == 0 && batches_tracked;

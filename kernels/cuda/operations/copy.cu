@@ -54,7 +54,7 @@ constexpr int kCopyTile = 32, kCopyTileRows = 8;
 /// touch neighbouring addresses.
 template <class T>
 __global__ void transpose(const T* x, T* y, Index images, Index rows, Index columns) {
-  // one more: a column of the tile lies in as many banks
+  // padding: the elements of a column are in different banks
   __shared__ T tile[kCopyTile][kCopyTile + 1];
   const Index column_tiles = (columns + kCopyTile - 1) / kCopyTile,
               tiles = (rows + kCopyTile - 1) / kCopyTile * column_tiles;

@@ -53,7 +53,7 @@ __device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member
   });
   result.largest = team_reduce<kTeam>(result.largest, Larger{});
   for_logits<kTeam, kSize>(row, classes, member, [&](Index, const auto& g, int count) {
-    C sum = C(0), of_logits = C(0);  // of few numbers, which are converted together
+    C sum = C(0), of_logits = C(0);  // of a few elements, which are converted together
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (j >= count) continue;
@@ -77,7 +77,7 @@ __device__ double sum_of_block(const double* values, Index n, double* shared) {
   return block_sum<kThreads>(sum, shared);
 }
 
-/// The number at an address on the device; 1 where there is none.
+/// Reads a number from device memory; 1 if the address is null.
 __device__ double or_one(const double* number) { return number != nullptr ? *number : 1.0; }
 
 struct LossSettings {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         dlogits[r * s.line + c] = T{};
       continue;
     }
-    // Before anybody writes: dlogits may be the logits.
+    // Before any writes, since dlogits may be the logits.
     const C own = valid ? widen(row[label]) : C{};
     const RowSums<C> sums = sums_of<kTeam, kSize>(row, s.classes, member);
     if (member == 0) {
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale * or_one(s.weight_factor));
 }
 
-/// The label that counts for nothing; one that there is not where none does.
+/// The ignored label; an impossible one if none is ignored.
 Index ignored_of(std::optional<std::int32_t> ignored) {
   return ignored ? Index{*ignored} : std::numeric_limits<Index>::min();
 }

@@ -26,7 +26,7 @@ struct OneStep {
   }
 };
 
-/// Functions that layers call alone, each of which has a kernel of its own.
+/// Functions that layers use individually, each with a separate kernel.
 #define STARLING_MAPS_ALONE(X) \
   X(kAdd)                      \
   X(kSubtract)                 \

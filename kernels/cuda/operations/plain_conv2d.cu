@@ -3,8 +3,8 @@
 #include "kernels/cuda/device/tiled_product.h"
 #include "kernels/cuda/operations/plain.h"
 
-// Convolutions as products of matrices that are never written down: an element's place in the image
-// is found as it is loaded.
+// Convolutions as implicit matrix products: an element's position in the image is computed when it
+// is loaded.
 namespace starling::cuda {
 namespace {
 

@@ -297,7 +297,7 @@ void reduce_expression(CudaBackend& backend, const Reduce& args, const MapLayout
   const Any<T, A> source{{args, layout, type}, args.by};
   // Eight at once would leave registers too few.
   constexpr int kPack = std::is_same_v<A, double> ? 1 : std::min(4, Pack<T>::kSize);
-  // Beside what the kernels have of a fixed size
+  // In addition to the kernels' static shared memory
   const std::size_t most = (std::size_t{48} << 10) - kThreads * kPack * sizeof(double);
   if (source.plan.packs(kPack, most))
     launch_reduce<kPack>(backend, source, e, source.plan.shared_bytes(kPack), results);

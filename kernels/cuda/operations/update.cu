@@ -22,8 +22,8 @@
 // correctly rounded square roots and divisions: CPU and GPU give the same bits.
 namespace starling::cuda::detail {
 
-// These steps get a bound of their own: by itself the compiler holds them to 64 or 80 registers,
-// and spills a few bytes.
+// Without these bounds the compiler restricts the kernels to 64 or 80 registers, and spills a few
+// bytes.
 template <>
 constexpr int kLeastBlocks<rules::AdamStep<float, true>, -1> = 2;
 template <>
@@ -64,7 +64,7 @@ const void* upload(void* owner, const void* from, std::size_t bytes) {
   return slot.memory.raw();
 }
 
-/// Scalars of a graph's steps: they lie in the step block, and each launch makes them anew.
+/// Scalars of a graph's steps: in the step block, written for each launch.
 struct StepScalars {
   GpuUpdateLauncher launcher = nullptr;
   const OptimizerRule* rule = nullptr;

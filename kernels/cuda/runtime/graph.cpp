@@ -41,7 +41,7 @@ class CudaBackend::Graph final : public DeviceGraph {
   ~Graph() override {
     try {
       if (launched_.id != 0) backend_.host_->events.synchronize(launched_);
-    } catch (...) {  // an error of earlier work; whoever cares asks
+    } catch (...) {  // an error of earlier work, which its own waits report
     }
     destroy_graph(graph_);
     slots_.clear();
@@ -88,7 +88,7 @@ bool CudaBackend::begin_capture(const StepValues& values) {
   EventRing& events = host_->events;
   for (const StreamKind other :
        {StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
-    events.wait(StreamKind::kCompute, events.record(other));  // as the pool wants it
+    events.wait(StreamKind::kCompute, events.record(other));  // as the pool requires
   }
   auto capture = std::make_shared<Capture>();
   capture->values = values;

@@ -17,8 +17,7 @@ STARLING_HD std::uint32_t load_acquire_system(const std::uint32_t* from) {
   return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 #endif
 }
-/// Stores a value: whoever finds it sees what this thread, and work before it on its stream, has
-/// written.
+/// Stores a value with release semantics, also for earlier work on the stream.
 STARLING_HD void store_release_system(std::uint32_t* to, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   __threadfence_system();
@@ -43,7 +42,7 @@ STARLING_HD void sleep_nanoseconds(unsigned duration) {
 #endif
 }
 
-/// Whether a count, which goes round in a circle, has come to `target`.
+/// Whether a wrapping counter has reached `target`.
 STARLING_HD bool has_reached(std::uint32_t count, std::uint32_t target) {
   return static_cast<std::int32_t>(count - target) >= 0;
 }

@@ -45,7 +45,7 @@ __global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited,
   }
 }
 
-/// A count that goes on with the steps from the capture to the launch.
+/// A counter value, advanced by the number of steps between capture and launch.
 StepScalar<std::uint32_t> count_of(CudaBackend& backend, std::uint32_t value) {
   return backend.step_scalar(value, [value](const StepValues& values, const StepValues& captured) {
     return value + static_cast<std::uint32_t>(values.pass - captured.pass);

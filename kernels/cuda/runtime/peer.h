@@ -36,8 +36,8 @@ struct AwaitedCounters {
   std::int32_t count = 0;
 };
 
-/// Blocks are made and mapped by the runtime (runtime.h); signals and awaits are kernels of one
-/// thread, in eager work and in graphs alike.
+/// Blocks are allocated and mapped by the runtime (runtime.h); signals and waits are kernels of one
+/// thread, both eagerly and in graphs.
 class CudaPeerMemory final : public PeerMemory {
  public:
   /// The backend outlives it; blocks may outlive both.
@@ -61,7 +61,7 @@ class CudaPeerMemory final : public PeerMemory {
 
  private:
   void load_kernels();  ///< peer.cu
-  void tick();          ///< from now on `ran` goes on
+  void tick();          ///< from now on `ran` advances
 
   CudaBackend& backend_;
   std::shared_ptr<std::byte> pinned_;
