@@ -1,4 +1,4 @@
-// Tensor functions: against PyTorch's numbers, finite differences, and what they may not do.
+// Tensor functions: against PyTorch's numbers, and what they may not do.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -239,17 +239,16 @@ struct Outcome {
 };
 /// Value and gradients of the weighted total, in a dtype, with inputs that it holds.
 Outcome run(const Function& function, const nlohmann::json& item,
-            const std::vector<std::vector<double>>& inputs, DType dtype, bool gradients = true) {
+            const std::vector<std::vector<double>>& inputs, DType dtype) {
   Tape tape(cpu());
-  Pass pass{.backend = cpu(), .tape = gradients ? &tape : nullptr, .training = true};
+  Pass pass{.backend = cpu(), .tape = &tape, .training = true};
   In leaves;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     const Tensor x = cast_to(tensor_of(inputs[k], shape_of(item["shapes"][k])), dtype);
-    leaves.push_back(gradients ? tape.leaf(x) : Variable(x));
+    leaves.push_back(tape.leaf(x));
   }
   const Variable y = function(leaves, pass);
   Outcome found{y.shape(), numbers_of(y.value()), {}};
-  if (!gradients) return found;
   const Tensor weight = cast_to(noise_tensor(77, y.shape()), y.dtype());
   const Variable total =
       f::sum(f::multiply(f::reshape(y, {y.shape().elements()}, pass),
@@ -305,37 +304,6 @@ TEST_CASE("layers/functions: values and gradients are PyTorch's, in every type")
         CAPTURE(k);
         CHECK(relative_error(narrow.gradients[k], exact.gradients[k]) < tolerance);
       }
-    }
-  }
-}
-
-TEST_CASE("layers/functions: gradients are those of finite differences") {
-  const nlohmann::json document = read_json_file("golden/functions.json");
-  for (const nlohmann::json& item : document["cases"]) {
-    const std::string name = item["name"];
-    CAPTURE(name);
-    // Where both are equal there is no derivative.
-    if (name.find("of equal") != std::string::npos) continue;
-    const Function& function = all_functions().at(name);
-    const std::vector<std::vector<double>> inputs = inputs_of(item);
-    const Outcome found = run(function, item, inputs, DType::kFloat64);
-    const std::vector<double> weight = noise(77, found.shape.elements());
-    const auto total = [&](const std::vector<std::vector<double>>& at) {
-      const Outcome moved = run(function, item, at, DType::kFloat64, false);
-      double sum = 0.0;
-      for (std::size_t i = 0; i < weight.size(); ++i) sum += weight[i] * moved.value[i];
-      return sum;
-    };
-    for (std::size_t k = 0; k < inputs.size(); ++k) {
-      std::vector<double> expected(inputs[k].size());
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        constexpr double kStep = 1e-6;
-        std::vector<std::vector<double>> up = inputs, down = inputs;
-        up[k][i] += kStep, down[k][i] -= kStep;
-        expected[i] = (total(up) - total(down)) / (2.0 * kStep);
-      }
-      CAPTURE(k);
-      CHECK(relative_error(found.gradients[k], expected) < 1e-7);
     }
   }
 }
