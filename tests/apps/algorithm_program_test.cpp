@@ -1,5 +1,5 @@
-// sync.algorithm as a user meets it: what is refused before training, what a plan says, and that
-// tests, checkpoints and a resume change no bit.
+// sync.algorithm as a user meets it: what is refused before training, and what a plan says. That a
+// resume changes no bit is recipe_contract_test.cpp's.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -85,62 +85,18 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 2 2 | nor is a later part that has them | sync\.switch\[0\]\.algorithm: asynchronous averaging | gossip | ring | sync.switch=[{"step":12,"algorithm":"async"}]
 0 2 | where that is allowed they are told | asynchronous averaging | {"type":"async","interval_ms":1} | ring | deterministic=false
 2 2 | their warm-up beyond the run | sync\.algorithm\.warmup: is 25, but the run has 24 steps | {"type":"async","warmup":25} | ring | deterministic=false
+2 4 | neighbours' averages are compared with nothing | sync\.verify: .*allowed: off | {"type":"local_sgd","average":"topology"} | ring | sync.verify=1
+2 4 | nor are one-way sums | sync\.verify: .*allowed: off | push_sum | directed-exp | sync.verify=1
+2 4 | nor what a rank knows of its neighbours | sync\.verify: .*with  | choco | static-ring | sync.verify=1
+2 4 | nor encoded numbers | sync\.verify: .*encoded numbers | gossip | ring | sync.verify=1 | sync.exchange=int8
+2 4 | ranks that have not met | sync\.verify: is 4, but after none of the run's 24 steps | {"type":"local_sgd","period":8,"start":3} | ring | sync.verify=4
+0 4 | that have | in all | {"type":"local_sgd","period":8} | ring | sync.verify=4
+0 4 | at checkpoints | topology: ring | gossip | ring | sync.verify=checkpoint
+2 4 | a word for how often | sync\.verify: .*always | gossip | ring | sync.verify=always
+2 4 | never | sync\.verify: .*0 | gossip | ring | sync.verify=0
 0 2 | what it keeps is counted | algorithm state | {"type":"gradient_tracking"} | ring
 )table",
                "run.json --dry-run", {"sync.algorithm=", "sync.topology.type="});
-}
-
-TEST_CASE("algorithms: tests, checkpoints and a resume change no bit of what they keep") {
-  const Program program;
-  program.write("run.json", algorithm_config());
-  // A run that nothing interrupts; one that is tested and saved all the time; and that one resumed
-  // from step 20.
-  const auto check_same = [&](const std::string& settings) {
-    const std::string often = settings + " | evaluate.every_steps=3 | checkpoint.every_steps=5\n";
-    program.play(
-        "0 4 | a run | step 24/24 | run.json --output straight | " + settings +
-        " | checkpoint.every_epochs=0\n" +
-        "0 4 | tested and saved | step 24/24 | run.json --output often | " + often +
-        "same straight often\nforget often 24\n"
-        "0 4 | resumed | continuing after step 20 | run.json --output often --resume latest | " +
-        often + "same straight often\nremove straight often");
-  };
-  const std::string ring = "sync.topology.type=ring | ",
-                    fixed = "sync.topology.type=static-ring | ",
-                    peers = "sync.topology.type=one-peer-exp | ";
-  check_same(
-      ring +
-      R"(sync.algorithm={"type":"gossip","global_above":0.001,"check_every":3,"interval":2})");
-  check_same(peers + "sync.algorithm=gradient_tracking");
-  check_same(ring + R"(sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2})");
-  check_same(ring + R"(sync.algorithm={"type":"slowmo","period":5,"inner":"gossip"})");
-  check_same(
-      ring +
-      R"(sync.exchange=int8 | sync.algorithm={"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32})");
-  check_same(fixed + R"(sync.algorithm={"type":"choco","block":32,"consensus_step":0.5})");
-  check_same(fixed + R"(sync.algorithm={"type":"low_precision","interval":2})");
-  check_same(ring + "sync.algorithm=bytegrad");
-  check_same(
-      ring +
-      R"(optimizer={"type":"adamw"} | sync.algorithm={"type":"qadam","warmup":6,"error_feedback":true})");
-  // An optimizer that is tested elsewhere than it trains.
-  const std::string free =
-      ring +
-      R"(optimizer={"type":"schedule_free_adamw","lr":0.02,"weight_decay":0.1,"warmup_steps":3} | )";
-  check_same(free + "accumulate=2 | clip_norm=1.0");
-  check_same(free + R"(optimizer.groups=[{"match":"bias","lr_scale":0.1,"weight_decay":0}])");
-  check_same(free + R"(sync.algorithm={"type":"gossip","mix_states":1})");
-  check_same(free + R"(sync.algorithm=allreduce | sync.switch=[{"step":3,"algorithm":"gossip"}])");
-  check_same(free + R"(sync.algorithm={"type":"local_sgd","period":3,"states":"reset"})");
-  // Into and out of what keeps most; the second at a checkpoint.
-  check_same(
-      peers +
-      R"(sync.algorithm=gradient_tracking | sync.switch=[{"step":7,"algorithm":{"type":"diloco","period":4,"delay":2}},)" +
-      R"({"step":20,"algorithm":"gossip","topology":{"type":"ring"}}])");
-  check_same(
-      ring +
-      R"(sync.algorithm=allreduce | sync.exchange=int8 | sync.switch=[{"step":7,"algorithm":{"type":"gossip","error_feedback":true}},)" +
-      R"({"step":18,"algorithm":"choco","topology":{"type":"static-ring"}}])");
 }
 
 TEST_CASE("algorithms: averages by the clock, where there are no bits to compare") {

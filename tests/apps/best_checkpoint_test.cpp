@@ -1,11 +1,10 @@
-// The checkpoint that tested best, `checkpoint.best`.
+// The files of the checkpoint that tested best, `checkpoint.best`. Which one that is is
+// changed_resume_test.cpp's.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "tests/apps/data_test_support.h"
 #include "tests/apps/recipe_run.h"
@@ -17,53 +16,10 @@ namespace {
 
 using test::contains;
 using test::Folder;
-using test::lines_with;
 using test::recipe_config;
 using test::train_to_end;
 
 }  // namespace
-
-TEST_CASE("recipe/best: the best test's checkpoint is kept, and a run that goes on knows it") {
-  for (const int ranks : {1, 2}) {
-    CAPTURE(ranks);
-    const Folder folder;
-    const nlohmann::json json = recipe_config(
-        R"({"checkpoint": {"every_steps": 4, "best": true}, "steps": 12, "optimizer": {"lr": 0.3}})");
-    CHECK(train_to_end(json, folder.path(), ranks) == ExitCode::kOk);
-    const auto tests = lines_with(folder.path(), "test_accuracy");
-    REQUIRE(tests.size() == 6);
-    const auto first_best = [](const std::vector<nlohmann::json>& lines) {
-      return *std::max_element(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
-        return a["test_accuracy"] < b["test_accuracy"];
-      });
-    };
-    const nlohmann::json best = first_best(tests);
-    const CheckpointFolder checkpoints(folder.path());
-    REQUIRE(checkpoints.best());
-    CHECK(checkpoints.best()->step == best["step"]);
-    CHECK(checkpoints.best()->metric == "test_accuracy");
-    CHECK(checkpoints.best()->value == best["test_accuracy"]);
-    CHECK(checkpoints.newest() == 12);
-    const nlohmann::json summary = nlohmann::json::parse(test::read_text(folder / "summary.json"));
-    CHECK(summary["best"] ==
-          nlohmann::json{{"step", best["step"]}, {"test_accuracy", best["test_accuracy"]}});
-    CHECK(std::filesystem::is_regular_file(folder / "checkpoints/best/model.safetensors"));
-    for (int rank = 0; rank < ranks; ++rank) {
-      const SafetensorsFile file = read_safetensors(folder.path() + "/checkpoints/best/rank-" +
-                                                    std::to_string(rank) + ".safetensors");
-      CHECK(file.metadata.at("step") == std::to_string(best["step"].get<int>()));
-    }
-    CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.new"));
-    CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
-    // A longer run goes on after step 12, and whatever was best stays so unless it is beaten.
-    nlohmann::json longer = json;
-    longer["steps"] = 18;
-    CHECK(train_to_end(longer, folder.path(), ranks, true) == ExitCode::kOk);
-    const nlohmann::json of_all = first_best(lines_with(folder.path(), "test_accuracy"));
-    CHECK(checkpoints.best()->step == of_all["step"]);
-    CHECK(checkpoints.best()->value == of_all["test_accuracy"]);
-  }
-}
 
 TEST_CASE("recipe/best: one that is being written, or of a run that is no more, does not count") {
   const Folder folder;

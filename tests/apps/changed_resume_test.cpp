@@ -5,29 +5,18 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "apps/training/schedules/run_length.h"
 #include "apps/training/state/elastic.h"
+#include "core/safetensors.h"
 #include "tests/apps/program.h"
 
 namespace starling {
 namespace {
 
 using test::Program;
-
-std::vector<nlohmann::json> lines_with(const Program& program, const std::string& folder,
-                                       const std::string& key) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream stream(program.read(folder + "/metrics.jsonl"));
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(nlohmann::json::parse(line));
-    if (!lines.back().contains(key)) lines.pop_back();
-  }
-  return lines;
-}
 
 /// run.json: a small net in batches of 16, with more keys.
 void write_small_run(const Program& program, const std::string& keys) {
@@ -64,7 +53,7 @@ line other/config.json "weight_decay": 0.25
   const auto sum_of = [&](const std::string& folder, std::int64_t first, std::int64_t last,
                           double samples) {
     double sum = 0.0;
-    for (const nlohmann::json& line : lines_with(program, folder, "loss")) {
+    for (const nlohmann::json& line : program.metrics(folder, "loss")) {
       const std::int64_t step = line["step"];
       if (step >= first && step <= last) sum += samples * line["loss"].get<double>();
     }
@@ -76,11 +65,11 @@ line other/config.json "weight_decay": 0.25
   CHECK(sum_of("half", 1, 4, 32) + sum_of("half", 5, 8, 64) ==
         doctest::Approx(epoch).epsilon(1e-6));
   CHECK(sum_of("half", 9, 14, 64) == doctest::Approx(epoch).epsilon(1e-6));
-  CHECK(lines_with(program, "half", "loss").size() == 14);
+  CHECK(program.metrics("half", "loss").size() == 14);
   // 128 samples, 6·16 = 96, and the other 160 in 5 updates of 32
   CHECK(sum_of("twice", 1, 4, 32) + sum_of("twice", 5, 10, 16) + sum_of("twice", 11, 15, 32) ==
         doctest::Approx(epoch).epsilon(1e-6));
-  CHECK_FALSE(nlohmann::json::parse(program.read("half/summary.json")).contains("elastic"));
+  CHECK_FALSE(program.summary("half").contains("elastic"));
 }
 
 TEST_CASE("changed resume: each rank's state goes on in batches of another size, as in others") {
@@ -97,7 +86,7 @@ copy run elastic
 forget run 8
 0 3 | to the same | continuing after step 4 | run.json --resume run | batch_size=32
 )table");
-  const auto lines = lines_with(program, "run", "consensus_distance");
+  const auto lines = program.metrics("run", "consensus_distance");
   REQUIRE_FALSE(lines.empty());
   CHECK(lines.back()["consensus_distance"].get<double>() > 1e-4);
 }
@@ -184,12 +173,16 @@ let tests = evaluate.every_steps=1
 0 2 | the smallest loss | done | run.json --output loss | $tests | checkpoint.best={"metric": "test_loss"}
 0 2 | as ever | done | run.json --output ever | $tests | checkpoint.best=true
 line ever/config.json "best": true
+has ever/checkpoints/best/model.safetensors ever/checkpoints/best/rank-1.safetensors
+lacks ever/checkpoints/best.new ever/checkpoints/best.old
+copy ever longer
+0 2 | what was best stays so unless it is beaten | done | --resume longer | steps=18
 2 1 | a metric that no test has | checkpoint\.best\.metric: .*did you mean 'test_loss' | run.json --output out | checkpoint.best={"metric": "test_los"}
 2 1 | a key that is none | checkpoint\.best\.metrik | run.json --output out | checkpoint.best={"metrik": "test_loss"}
 0 2 | by another one from here on | done | --resume loss | steps=14 | checkpoint.best={"metric": "test_accuracy"}
 )table");
   const auto best_of = [&](const std::string& folder, const char* key, bool most) {
-    const auto lines = lines_with(program, folder, key);
+    const auto lines = program.metrics(folder, key);
     const auto less = [&](const auto& a, const auto& b) {
       return a[key].template get<double>() < b[key].template get<double>();
     };
@@ -203,7 +196,17 @@ line ever/config.json "best": true
   CHECK(kept("least")["step"] == least["step"]);
   CHECK(kept("least")["value"] == least["test_macro_f1"]);
   CHECK(kept("least")["metric"] == "test_macro_f1");
-  CHECK(kept("ever")["step"] == best_of("ever", "test_accuracy", true)["step"]);
+  for (const std::string run : {"ever", "longer"}) {
+    CAPTURE(run);
+    const nlohmann::json best = best_of(run, "test_accuracy", true), summary = program.summary(run);
+    CHECK(kept(run)["step"] == best["step"]);
+    CHECK(kept(run)["value"] == best["test_accuracy"]);
+    CHECK(summary["best"] ==
+          nlohmann::json{{"step", best["step"]}, {"test_accuracy", best["test_accuracy"]}});
+  }
+  for (const std::string rank : {"0", "1"})
+    CHECK(read_safetensors("ever/checkpoints/best/rank-" + rank + ".safetensors")
+              .metadata.at("step") == std::to_string(kept("ever")["step"].get<int>()));
   CHECK(kept("loss")["metric"] == "test_accuracy");
   CHECK(kept("loss")["step"].get<int>() > 12);
 }

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,10 +30,8 @@ void write_run(const Program& program) {
 
 /// The line of a step.
 nlohmann::json line(const Program& program, const std::string& folder, int step) {
-  std::istringstream lines(program.read(folder + "/metrics.jsonl"));
-  for (std::string text; std::getline(lines, text);) {
-    nlohmann::json json = nlohmann::json::parse(text);
-    if (json["step"] == step && json.contains("loss")) return json;
+  for (const nlohmann::json& line : program.metrics(folder, "loss")) {
+    if (line["step"] == step) return line;
   }
   return {};
 }

@@ -247,6 +247,24 @@ Ended Program::play(const std::string& story, const std::string& command,
   return last;
 }
 
+nlohmann::json Program::summary(const std::string& folder) const {
+  return nlohmann::json::parse(read(folder + "/summary.json"));
+}
+
+std::vector<nlohmann::json> Program::metrics(const std::string& folder,
+                                             const std::string& key) const {
+  std::vector<nlohmann::json> result;
+  for (const std::string& line : lines_of(read(folder + "/metrics.jsonl"))) {
+    nlohmann::json numbers = nlohmann::json::parse(line);
+    if (numbers.contains(key)) result.push_back(std::move(numbers));
+  }
+  return result;
+}
+
+nlohmann::json last_line(const Ended& ended) {
+  return nlohmann::json::parse(lines_of(ended.out).back());
+}
+
 bool same_model(const std::string& a, const std::string& b) {
   const SafetensorsFile one = read_safetensors(a), other = read_safetensors(b);
   return std::equal(one.tensors.begin(), one.tensors.end(), other.tensors.begin(),

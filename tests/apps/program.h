@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,10 @@ class Program {
     return folder_.write(name, content);
   }
   std::string read(const std::string& name) const { return folder_.read(name); }
+  /// The summary.json of an output folder.
+  nlohmann::json summary(const std::string& folder) const;
+  /// The lines of its metrics.jsonl that have this key.
+  std::vector<nlohmann::json> metrics(const std::string& folder, const std::string& key) const;
   /// The repository: the tests' working folder is tests/.
   std::string root() const { return std::filesystem::path(before_).parent_path().string(); }
 
@@ -62,6 +67,8 @@ class Program {
   std::string before_;  ///< the working folder to come back to
 };
 
+/// The JSON that a program printed last: the numbers of a test.
+nlohmann::json last_line(const Ended& ended);
 /// Whether the tensors of two .safetensors files have the same bits. Their metadata say by what
 /// config they were trained.
 bool same_model(const std::string& a, const std::string& b);

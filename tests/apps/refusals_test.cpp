@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/apps/program.h"
 
@@ -65,6 +66,41 @@ TEST_CASE("refusals: arguments") {
   program.play("lacks refused gpu");
 }
 
+TEST_CASE("refusals: ranks that were told different devices, and texts of any length and content") {
+  const Program program;
+  program.write("small.json", small());
+  using Arguments = Program::Arguments;
+  const auto told = [&](const std::vector<Arguments>& ranks, const std::string& pattern) {
+    const test::Ended ended = program.train(ranks);
+    const std::string said = ended.out + ended.err;
+    CHECK(ended.status == 2);
+    CHECK_MESSAGE(test::matches(said, pattern), said);
+    CHECK(said.size() < 2500);
+    CHECK(std::none_of(said.begin(), said.end(),
+                       [](unsigned char c) { return (c < ' ' && c != '\n') || c == 0x7F; }));
+  };
+  const Arguments any{"small.json", "--output", "out", "--set", "sync.transport=mpi", "--device"};
+  for (const std::string first : {"auto", "cuda"}) {
+    std::vector<Arguments> ranks{any, any};
+    ranks[0].push_back(first);
+    ranks[1].push_back(first == "auto" ? "cuda" : "auto");
+    told(ranks, "cuda|driver");
+  }
+  const std::string big = "\x1b[31m" + std::string(500'000, 'a');
+  for (const std::string key : {"plugins", "init", "data.path", "model.type", "data.type"}) {
+    CAPTURE(key);
+    const nlohmann::json value = key == "plugins" ? nlohmann::json{big} : nlohmann::json(big);
+    told({{"small.json", "--output", "out", "--set",
+           key == "data.path"
+               ? nlohmann::json{{"type", "cifar10"}, {"path", big}}.dump().insert(0, "data=")
+               : key + "=" + value.dump()}},
+         "a{20}");
+  }
+  for (const char* option : {"--list", "--resume", "--evaluate", "--set"})
+    told({{"small.json", option, big}}, "a{20}");
+  told({{"small.json", "--no" + big}}, "a{20}");
+}
+
 TEST_CASE("refusals: names, types and ranges of a config") {
   const Program program;
   program.write("small.json", small());
@@ -91,6 +127,11 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | a number for an object | model.*object | model=3
 2 1 | a misspelt key that others follow | data\.chanels: unknown key.*channels | data.chanels=1 | data.normalize={"mean": [0.5], "std": [0.2]}
 2 1 | numbers that are not the channels' | data\.normalize\.mean: has 1 entries, the images have 3 | data.normalize={"mean": [0.5], "std": [0.2]}
+2 1 | too many of them | data\.normalize\.std: .*3 channels|data\.normalize\.std | data.normalize={"std": [1, 1, 1, 1]}
+2 1 | a deviation of 0 | data\.normalize\.std | data.normalize={"std": [1, 0, 1]}
+2 1 | a key of theirs | data\.normalize\.stdev | data.normalize={"stdev": [1, 1, 1]}
+2 1 | a limit below 0 | data\.limit: .*found -1 | data.limit=-1
+2 1 | a data set that there is not | data\.type: .*'cifar10' | data={"type": "cifar1"}
 2 1 | an object given as text | data.*object | data=synthetic
 2 1 | zero batch size | batch_size.*>= *1|batch_size.*1 | batch_size=0
 2 1 | negative learning rate | optimizer\.lr.*>= 0.*-1 | optimizer.lr=-1
@@ -109,6 +150,8 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 3 | a world size that does not fit | one-peer-exp.*3.*base-2 | sync.topology.type=one-peer-exp
 2 1 | fp16 checks the whole gradient | sync\.update.*fp16.*after_backward | precision=fp16 | sync.update=in_backward
 2 1 | a loss's key that is out of range is named | loss\.gamma: expected .* found -1 | loss.type=focal | loss.gamma=-1
+2 1 | a loss without a middle | loss\.delta: .*found 0 | loss={"type": "huber", "delta": 0}
+2 1 | a key of another loss | loss\.delta: | loss={"type": "l1", "delta": 1}
 2 1 | an unknown loss has a near name | did you mean 'focal' | loss.type=vocal
 2 1 | a momentum of 1e-320 | optimizer\.momentum: .*too small | optimizer.momentum=1e-320
 0 1 | a momentum of 0 is one | "momentum": 0 | optimizer.momentum=0
@@ -116,6 +159,12 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | yes or no | elastic\.survive: expected true or false | elastic.survive=2
 )table",
                "small.json --dry-run --json");
+  for (const std::string setting :
+       {"seed=-1", "seed=nan", "seed=1e30", "steps=1e30", "steps=99999999999999999999", "steps=1.5",
+        "batch_size=-1", "optimizer.lr=nan", "optimizer.lr=1e400",
+        "data.limit=99999999999999999999", "epochs=nan", "log_every=0"})
+    program.check(setting, 1, 2, setting.substr(0, setting.find('=')), "small.json --dry-run",
+                  {setting});
 }
 
 TEST_CASE("refusals: what is no config") {
@@ -191,6 +240,46 @@ TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen 
 0 1 | a dry run leaves the choice open | topology: auto \(chosen at the start, by measurement\) | sync.topology.type=auto | sync.bucket_mb=auto
 )table",
                "small.json --dry-run --json");
+}
+
+TEST_CASE("refusals: recipes, and what they do not go with") {
+  const Program program;
+  program.write("net.json", test::short_config(R"({"type": "sequential", "layers": [
+    {"type": "batch_norm"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3},
+    {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
+                                               kSmallKeys));
+  program.play(R"table(
+let free = optimizer={"type": "schedule_free_adamw"}
+0 2 | as it is | moving average.*|memory | ema={} | lookahead={} | sync.batch_norm=sync | optimizer.groups=[{"match": "bias", "until_epoch": 1}] | evaluate.tta=mirror
+2 2 | a statistic by another name | sync\.batch_norm: unknown value 'sinc'; did you mean 'sync'\? | sync.batch_norm=sinc
+2 2 | steps that are no common ones | sync\.batch_norm: is sync, but the steps of | sync.batch_norm=sync | sync.algorithm=async | deterministic=false
+2 2 | nor later ones | differ from rank to rank; allowed here: local, recalibrate | sync.batch_norm=sync | sync.switch=[{"step": 2, "algorithm": "async"}] | deterministic=false
+2 2 | no batches to measure | sync\.recalibrate_batches: .*found 0 | sync.batch_norm=recalibrate | sync.recalibrate_batches=0
+2 2 | batches of nothing | sync\.recalibrate_batches: | sync.recalibrate_batches=3
+2 2 | a model without statistics | the model has no batch norm; allowed here: local | sync.batch_norm=recalibrate | model={"type": "mlp"}
+2 2 | an average that stays | ema\.decay: .*found 1 | ema.decay=1
+2 2 | an average of no steps | ema\.every: .*found 0 | ema.every=0
+2 2 | an average's key | ema\.dekay: unknown key | ema.dekay=0.9
+2 2 | a number for an average | ema: expected an object | ema=0.9
+2 2 | an average of an average | ema: .*leave it out | ema={} | $free
+2 2 | slow numbers that stay | lookahead\.decay: .*found 1 | lookahead.decay=1
+2 2 | a key of theirs | lookahead\.evry: unknown key; did you mean 'every' | lookahead.evry=2
+2 2 | an algorithm without a common model | lookahead: .*allowed: gossip, allreduce | lookahead={} | sync.algorithm=push_sum | sync.topology.type=directed-exp
+2 2 | a rule that looks ahead by itself | lookahead: .*leave it out | lookahead={} | $free
+2 2 | whose rate is one | schedule\.type: .*cosine.*schedule_free_adamw.*allowed: constant | $free | schedule={"type": "cosine"}
+2 2 | and warms up by itself | schedule\.warmup_steps: is 5.*optimizer\.warmup_steps | $free | schedule={"warmup_steps": 5}
+2 2 | with gossip of one scale | sync\.lr_scale: .*schedule_free_adamw.*allowed: 1 | $free | sync={"algorithm": {"type": "local_sgd", "start": 4}, "lr_scale": 2}
+2 2 | from a switch on | sync\.lr_scale: | $free | sync={"lr_scale": 2, "switch": [{"step": 3, "algorithm": "allreduce"}]}
+0 2 | which all may have | memory | $free | schedule={"type": "constant", "warmup_steps": 0} | sync={"algorithm": "local_sgd", "lr_scale": 2}
+0 2 | by their number | memory | $free | sync.lr_scale=sqrt_ranks
+2 2 | a first beta of none | optimizer\.betas: .*> 0 | optimizer={"type": "schedule_free_adamw", "betas": [0, 0.9]}
+2 2 | and holds nothing still | until_epoch | optimizer={"type": "schedule_free_adamw", "groups": [{"match": "bias", "until_epoch": 1}]}
+2 2 | a view that there is not | evaluate\.tta: unknown value 'mirrored'; did you mean 'mirror' | evaluate.tta=mirrored
+2 2 | nothing to skip of | init\.file: is missing beside skip | init={"skip": ["fc.*"]}
+2 2 | a key of initial values | init\.fil: unknown key | init={"fil": "x"}
+2 2 | no epochs | epochs: .*found 0 | epochs=0
+)table",
+               "net.json --dry-run");
 }
 
 TEST_CASE("dry runs: every config of configs/, alone and on 4 ranks, without data files") {

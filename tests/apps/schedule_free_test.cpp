@@ -14,7 +14,6 @@
 #include "apps/training/trainer.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
-#include "tests/support/errors.h"
 
 // Training at y, and x, which is tested and written.
 namespace starling {
@@ -123,37 +122,6 @@ TEST_CASE("schedule_free: in bf16 the copies that products read are x, rounded, 
     CHECK(run.low_is_current());
     test::check_same_tensors(before, run.trainer->state());
   });
-}
-
-TEST_CASE("schedule_free: rates that change are refused, and what warms up instead is named") {
-  register_builtins();
-  const auto message = [](const char* patch) {
-    const nlohmann::json json = schedule_free_config(patch);
-    return test::error_text(ExitCode::kUsage, [&] {
-      read_train_config(json, "test.json", {4, 4});
-    });
-  };
-  const auto refuses = [&](const char* patch, std::initializer_list<const char*> parts) {
-    const std::string text = message(patch);
-    for (const char* part : parts) CHECK(test::contains(text, part));
-  };
-  refuses(R"({"schedule": {"type": "cosine"}})",
-          {"schedule.type", "cosine", "schedule_free_adamw", "allowed: constant"});
-  refuses(R"({"schedule": {"warmup_steps": 5}})",
-          {"schedule.warmup_steps: is 5", "optimizer.warmup_steps"});
-  refuses(R"({"sync": {"algorithm": {"type": "local_sgd", "start": 4}, "lr_scale": 2}})",
-          {"sync.lr_scale", "schedule_free_adamw", "allowed: 1"});
-  refuses(R"({"sync": {"lr_scale": 2, "switch": [{"step": 3, "algorithm": "allreduce"}]}})",
-          {"sync.lr_scale"});
-  refuses(R"({"optimizer": {"betas": [0, 0.9]}})", {"optimizer.betas", "> 0"});
-  CHECK(message("{}").empty());
-  CHECK(message(R"({"schedule": {"type": "constant", "warmup_steps": 0}})").empty());
-  CHECK(message(R"({"sync": {"lr_scale": "sqrt_ranks"}})").empty());
-  CHECK(message(R"({"sync": {"algorithm": "local_sgd", "lr_scale": 2}})").empty());
-  CHECK(
-      message(
-          R"({"schedule": {"type": "cosine"}, "optimizer": {"type": "adamw", "warmup_steps": null}})")
-          .empty());
 }
 
 }  // namespace starling

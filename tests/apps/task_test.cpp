@@ -16,6 +16,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "layers/functions.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/program.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 
@@ -163,12 +164,6 @@ nlohmann::json image_config(const char* loss) {
   return config;
 }
 
-std::string config_error(const nlohmann::json& json) {
-  return error_of(ExitCode::kUsage, [&] {
-    trace_shapes(read_train_config(json, "test.json", {2, 2}));
-  });
-}
-
 /// Trains on two ranks and gives rank 0's summary.
 nlohmann::json train(const nlohmann::json& json, const std::string& folder) {
   FakeWorld(2).run([&](Transport& transport) {
@@ -229,29 +224,6 @@ TEST_CASE("trainer/task: tokens go into a model, and are learned in every precis
   CHECK_NOTHROW(check_gradients(config, backend, false));
 }
 
-TEST_CASE("trainer/task: a model whose outputs are not what the task takes is refused by it") {
-  const auto refusal = [](const char* layers, const char* model = "{}") {
-    nlohmann::json config = word_config();
-    config["model"]["layers"] = nlohmann::json::parse(layers);
-    config["model"].merge_patch(nlohmann::json::parse(model));
-    return config_error(config);
-  };
-  const char* const embedding =
-      R"([{"type": "embedding", "num_embeddings": 9, "embedding_dim": 3}])";
-  CHECK(
-      contains(refusal(embedding),
-               "model.type: the model gives 6×3, but num_classes is 3; end it with a linear layer "
-               "of 3 features, of a vector (flatten, global_avg_pool)"));
-  const char* const four =
-      R"([{"type": "embedding", "num_embeddings": 9, "embedding_dim": 3}, {"type": "flatten"},
-      {"type": "linear", "out_features": 4}])";
-  CHECK(contains(refusal(four), "the model gives 4, but num_classes is 3"));
-  nlohmann::json wide = word_config(R"({"model": {"num_classes": 4}})");
-  wide["model"]["layers"] = nlohmann::json::parse(four);
-  CHECK_NOTHROW(read_train_config(wide, "test", {2, 2}));  // classes that no sample has
-  CHECK(contains(refusal(embedding, R"({"num_classes": 2})"), "num_classes is 2"));
-}
-
 TEST_CASE("trainer/task: the same in bf16 comes near, with targets in fp32") {
   const Folder folder;
   CHECK(train(line_config(R"({"precision": "bf16"})"), folder.path())["test_loss"].get<double>() <
@@ -259,22 +231,24 @@ TEST_CASE("trainer/task: the same in bf16 comes near, with targets in fp32") {
 }
 
 TEST_CASE("trainer/task: what does not fit together is an error before anything is trained") {
-  CHECK_NOTHROW(trace_shapes(read_train_config(line_config(), "test.json", {2, 2})));
-  CHECK(contains(config_error(line_config(R"({"loss": {"type": "mze"}})")), "did you mean 'mse'"));
-  CHECK(contains(config_error(line_config(R"({"loss": {"label_smoothing": 0.1}})")),
-                 "loss.label_smoothing"));
-  CHECK(contains(config_error(line_config(R"({"task": {"type": "classification"}})")),
-                 "classification needs samples with a tensor 'image'"));
-  CHECK(contains(config_error(line_config(R"({"task": {"metrics": ["los"]}})")),
-                 "task.metrics: unknown metric 'los'"));
-  CHECK(contains(config_error(line_config(R"({"data": {"augment": {"flip": true}}})")),
-                 "data.augment.flip"));
-  CHECK(contains(config_error(line_config(R"({"data": {"partition": {"type": "dirichlet"}}})")),
-                 "data.partition.type"));
-  CHECK(contains(config_error(image_config(R"({"type": "focal", "gamma": -1})")),
-                 "loss.gamma: expected a number 0 … 100, found -1"));
-  CHECK(contains(config_error(image_config(R"({"type": "huber", "delta": 0})")), "loss.delta"));
-  CHECK(contains(config_error(image_config(R"({"type": "l1", "delta": 1})")), "loss.delta"));
+  const test::Program program;
+  program.write("lines.json", line_config().dump());
+  program.write("words.json", word_config().dump());
+  program.play(R"table(
+0 2 | as it is | in all | lines.json --dry-run
+2 2 | a misspelt loss | loss\.type: .*did you mean 'mse' | lines.json --dry-run | loss.type=mze
+2 2 | a key of another loss | loss\.label_smoothing: | lines.json --dry-run | loss={"label_smoothing": 0.1}
+2 2 | another task | classification needs samples with a tensor 'image' | lines.json --dry-run | task.type=classification
+2 2 | a metric that there is not | task\.metrics: unknown metric 'los' | lines.json --dry-run | task.metrics=["los"]
+2 2 | an augmentation of numbers | data\.augment\.flip: | lines.json --dry-run | data.augment.flip=true
+2 2 | classes of numbers | data\.partition\.type: | lines.json --dry-run | data.partition.type=dirichlet
+let rows = model.layers=[{"type": "embedding", "num_embeddings": 9, "embedding_dim": 3}]
+2 2 | no vector of outputs | model\.type: the model gives 6×3, but num_classes is 3; end it with a linear layer of 3 features, of a vector \(flatten, global_avg_pool\) | words.json --dry-run | $rows
+2 2 | for other classes | num_classes is 2 | words.json --dry-run | $rows | model.num_classes=2
+let four = model.layers=[{"type": "embedding", "num_embeddings": 9, "embedding_dim": 3}, {"type": "flatten"}, {"type": "linear", "out_features": 4}]
+2 2 | a class more | the model gives 4, but num_classes is 3 | words.json --dry-run | $four
+0 2 | that no sample has | in all | words.json --dry-run | $four | model.num_classes=4
+)table");
 }
 
 TEST_CASE("trainer/task: a loss names outputs and targets that do not fit each other") {

@@ -189,31 +189,3 @@ TEST_CASE("verify: looking changes no bit of a run") {
     });
   }
 }
-
-TEST_CASE("verify: where there is nothing to compare it is refused") {
-  const RankLayout site{4, 4};
-  const auto refuse = [&](const json& config, const std::string& why) {
-    CAPTURE(why);
-    CHECK_THROWS_WITH_AS(read_train_config(config, "test", site), doctest::Contains(why.c_str()),
-                         Error);
-  };
-  refuse(verified_run({{"type", "local_sgd"}, {"average", "topology"}}), "allowed: off");
-  json rare = verified_run({{"type", "local_sgd"}, {"period", 8}, {"start", 3}});
-  rare["sync"]["verify"] = 4;  // they meet after 11, 19, …
-  rare["sync"]["algorithm"]["start"] = 0;
-  CHECK(read_train_config(rare, "test", site).sync.verify_every == 4);
-  rare["sync"]["algorithm"]["start"] = 3;
-  refuse(rare, "sync.verify: is 4, but after none of the run's 60 steps");
-  refuse(verified_run("choco", "static-ring"), "with ");
-  refuse(verified_run("push_sum", "directed-exp"), "allowed: off");
-  json encoded = verified_run("gossip");
-  encoded["sync"]["exchange"] = "int8";
-  refuse(encoded, "encoded numbers");
-  json word = verified_run("gossip");
-  word["sync"]["verify"] = "always";
-  refuse(word, "sync.verify");
-  word["sync"]["verify"] = 0;
-  refuse(word, "sync.verify");
-  word["sync"]["verify"] = "checkpoint";
-  CHECK(read_train_config(word, "test", site).sync.verify_checkpoints);
-}
