@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -74,10 +73,6 @@ std::string run_config(const std::string& keys) {
          keys + "}";
 }
 
-nlohmann::json summary_of(const Program& program, const std::string& folder) {
-  return nlohmann::json::parse(program.read(folder + "/summary.json"));
-}
-
 /// The weights that make the squared differences of rows {x..., 1, y} least: normal equations by
 /// Gaussian elimination.
 std::vector<double> least_squares(const std::vector<std::vector<double>>& rows) {
@@ -101,86 +96,6 @@ std::vector<double> least_squares(const std::vector<std::vector<double>>& rows) 
 }
 
 }  // namespace
-
-TEST_CASE("csv: columns are normalised by the training rows alone") {
-  const test::Folder folder;
-  std::string text = "same,y,x\n";
-  for (int r = 0; r < 40; ++r) text += fmt::format("0.1,{},{}\n", r, 1000 + r * r);
-  folder.write("t.csv", text);
-  const auto dataset =
-      csv_of({{"path", folder / "t.csv"}, {"target", "y"}, {"val_fraction", 0.25}});
-  dataset->open();
-  const DatasetInfo info = dataset->info();
-  REQUIRE(info.train_samples == 30);
-  REQUIRE(info.test_samples == 10);
-  CHECK(info.tensors[0].shape == Shape{2});
-  CHECK(info.tensors[1] == TensorInfo{"target", Shape{1}});
-  double sum = 0.0, squares = 0.0;
-  std::vector<double> numbers;
-  for (std::int64_t i = 0; i < 30; ++i) {
-    const double y = row_of(*dataset, Dataset::Split::kTrain, i)[2];
-    numbers.push_back(1000.0 + y * y);
-    sum += numbers.back();
-  }
-  for (const double x : numbers) squares += (x - sum / 30.0) * (x - sum / 30.0);
-  const double mean = sum / 30.0, deviation = std::sqrt(squares / 30.0);
-  std::set<double> seen;
-  for (const Dataset::Split split : {Dataset::Split::kTrain, Dataset::Split::kTest}) {
-    for (std::int64_t i = 0; i < (split == Dataset::Split::kTrain ? 30 : 10); ++i) {
-      const std::vector<double> sample = row_of(*dataset, split, i);
-      CHECK(sample[0] == 0.0);
-      const double x = 1000.0 + sample[2] * sample[2];
-      CHECK(sample[1] == doctest::Approx((x - mean) / deviation).epsilon(1e-6));
-      seen.insert(sample[2]);
-    }
-  }
-  CHECK(seen.size() == 40);  // each row once
-}
-
-TEST_CASE("csv: a row's text decides whether it is for tests, wherever it stands") {
-  const test::Folder folder;
-  const auto tests_of = [&](const std::vector<int>& values, std::uint64_t seed) {
-    std::string text = "x,y\n";
-    for (const int value : values) text += fmt::format("{0},{0}\n", value);
-    const auto dataset = csv_of(
-        {{"path", folder.write("t.csv", text)}, {"target", "y"}, {"val_fraction", 0.2}}, "", seed);
-    dataset->open();
-    std::set<double> tests;
-    for (std::int64_t i = 0; i < dataset->info().test_samples; ++i)
-      tests.insert(row_of(*dataset, Dataset::Split::kTest, i)[1]);
-    return tests;
-  };
-  std::vector<int> values(50);
-  for (int i = 0; i < 50; ++i) values[static_cast<std::size_t>(i)] = i;
-  const std::set<double> tests = tests_of(values, 1);
-  CHECK(tests.size() == 10);
-  CHECK(tests_of(values, 2) != tests);
-  std::reverse(values.begin(), values.end());
-  CHECK(tests_of(values, 1) == tests);
-}
-
-TEST_CASE("csv: classes are the target's texts, sorted, and each gives its share of tests") {
-  const test::Folder folder;
-  std::string text = "x,kind,y\n";
-  for (int r = 0; r < 40; ++r)
-    text += fmt::format("{},{},{}\n", r, r % 4 == 0 ? "\"bee, \"\"B\"\"\"" : "ant", r);
-  folder.write("t.csv", text);
-  const auto dataset = csv_of(
-      {{"path", folder / "t.csv"}, {"target", "kind"}, {"val_fraction", 0.1}}, "classification");
-  dataset->open();
-  const DatasetInfo info = dataset->info();
-  CHECK(info.class_names == std::vector<std::string>{"ant", "bee, \"B\""});
-  CHECK(info.classes == 2);
-  CHECK(info.tensors[1] == TensorInfo{"label", Shape{}, DType::kInt32, 2});
-  REQUIRE(info.test_samples == 4);
-  std::int64_t bees = 0;
-  for (std::int64_t i = 0; i < 4; ++i) {
-    CHECK(static_cast<double>(dataset->label(Dataset::Split::kTest, i)) ==
-          row_of(*dataset, Dataset::Split::kTest, i)[2]);
-    bees += dataset->label(Dataset::Split::kTest, i);
-  }
-  CHECK(bees == 1);
-}
 
 TEST_CASE(
     "csv: what is wrong with a table is told before there is a folder, on all ranks at once") {
@@ -267,7 +182,7 @@ TEST_CASE("csv: a regression is the least squares' line, on one rank and on seve
       sum += sample[3];
     }
     for (const double target : targets) spread += (target - sum / 40.0) * (target - sum / 40.0);
-    const nlohmann::json summary = summary_of(program, out);
+    const nlohmann::json summary = program.summary(out);
     CHECK(summary["test_mse"].get<double>() == doctest::Approx(squares / 40.0).epsilon(1e-8));
     CHECK(summary["test_loss"].get<double>() == doctest::Approx(squares / 40.0).epsilon(1e-8));
     CHECK(summary["test_mae"].get<double>() == doctest::Approx(sizes / 40.0).epsilon(1e-8));
@@ -299,7 +214,7 @@ TEST_CASE("csv: a regression is the least squares' line, on one rank and on seve
       "lacks.csv: has no column 'same' (which the model was trained with); its columns: 'b', 'a'"));
 }
 
-TEST_CASE("csv: a run goes on to the bit, and with no other rows; its model is tested by its own") {
+TEST_CASE("csv: a run goes on with no other rows, and its model is tested by its own") {
   const Program program;
   std::string numbers = "a,price,b,kind\n";
   for (int r = 0; r < 100; ++r)
@@ -313,11 +228,6 @@ TEST_CASE("csv: a run goes on to the bit, and with no other rows; its model is t
 0 2 | whole | test r2.*test mae.*test mse | run.json --output whole
 0 2 | a part | done | run.json --output part | steps=5
 copy part other
-0 2 | the rest | done | run.json --output part --resume latest
-same whole part
-losses whole part
-0 2 | from memory | done | run.json --output cached | data.cache=memory
-same whole cached
 0 2 | counted | rows: 80 for training \+ 20 for tests, 3 columns and 'price' | run.json --dry-run
 0 1 | tested | rows of t\.csv that the model's run held out$ | --evaluate whole
 0 1 | the best by r2 | done | run.json --output best | task.metrics=["r2"] | checkpoint={"best": true, "every_steps": 0} | evaluate={"every_steps": 1}
@@ -326,18 +236,16 @@ same whole cached
 0 1 | and their table | ^2 +[0-9]+ | --evaluate kinds --confusion kinds.csv
 )table");
   double most = -1e300;
-  std::istringstream lines(program.read("best/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);)
-    most = std::max(most, nlohmann::json::parse(line).value("test_r2", -1e300));
-  CHECK(summary_of(program, "best")["best"]["test_r2"] == most);
+  for (const nlohmann::json& line : program.metrics("best", "test_r2"))
+    most = std::max(most, line["test_r2"].get<double>());
+  CHECK(program.summary("best")["best"]["test_r2"] == most);
   CHECK(load_model("kinds")->classes() == std::vector<std::string>{"0", "1", "2"});
   const auto evaluated = [&](const char* name) {
-    const std::string out = program.check(name, 1, 0, "test_r2", "--evaluate whole").out;
-    return nlohmann::json::parse(out.substr(out.rfind("\n{") + 1));
+    return last_line(program.check(name, 1, 0, "test_r2", "--evaluate whole"));
   };
   const nlohmann::json tested = evaluated("tested");
   CHECK(tested["test_r2"].get<double>() ==
-        doctest::Approx(summary_of(program, "whole")["test_r2"].get<double>()).epsilon(1e-6));
+        doctest::Approx(program.summary("whole")["test_r2"].get<double>()).epsilon(1e-6));
   CHECK(tested["samples"] == 20);
   // More rows of other sizes: what was trained on stays as it was normalised.
   program.write("t.csv", numbers + "1000,1,1,1\n");

@@ -123,26 +123,6 @@ TEST_CASE("apps/data: normalize takes one number per channel") {
   CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})
             ->images()
             .std[0] == 2.0f);
-  const auto error = [](json normalize) {
-    return error_of(ExitCode::kUsage, [&] {
-      make_dataset({{"type", "cifar10"}, {"normalize", normalize}});
-    });
-  };
-  CHECK(contains(error({{"mean", {0.5}}}), "normalize.mean"));
-  CHECK(contains(error({{"mean", {0.5}}}), "3 channels"));
-  CHECK(contains(error({{"std", {1, 1, 1, 1}}}), "normalize.std"));
-  CHECK(contains(error({{"std", {1, 0, 1}}}), "normalize.std"));
-  CHECK(contains(error({{"stdev", {1, 1, 1}}}), "stdev"));
-  CHECK(contains(error_of(ExitCode::kUsage,
-                          [] {
-                            make_dataset({{"type", "cifar10"}, {"limit", -1}});
-                          }),
-                 "limit"));
-  CHECK(contains(error_of(ExitCode::kUsage,
-                          [] {
-                            make_dataset({{"type", "cifar1"}});
-                          }),
-                 "cifar10"));
 }
 
 TEST_CASE("apps/data: MNIST files, plain and compressed") {

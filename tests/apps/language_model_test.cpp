@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <numbers>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,11 +86,7 @@ std::string text_config(const std::string& keys, const std::string& data = "") {
 
 std::vector<double> losses_of(const Program& program, const std::string& run) {
   std::vector<double> losses;
-  std::istringstream lines(program.read(run + "/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json entry = nlohmann::json::parse(line);
-    if (entry.contains("loss")) losses.push_back(entry["loss"]);
-  }
+  for (const nlohmann::json& line : program.metrics(run, "loss")) losses.push_back(line["loss"]);
   return losses;
 }
 
@@ -102,13 +97,10 @@ void check_equal_runs(const Program& program, const std::string& a, const std::s
   for (std::size_t i = 0; i < of_a.size(); ++i) CHECK(std::abs(of_a[i] - of_b[i]) < 1e-12);
   CHECK(test::farthest_in(read_safetensors(a + "/model.safetensors"),
                           read_safetensors(b + "/model.safetensors")) < 1e-12);
-  const auto summary = [&](const std::string& run) {
-    return nlohmann::json::parse(program.read(run + "/summary.json"));
-  };
   for (const char* key : {"test_loss", "test_perplexity", "test_bits_per_byte"})
-    CHECK(summary(a)[key].get<double>() ==
-          doctest::Approx(summary(b)[key].get<double>()).epsilon(1e-12));
-  CHECK(summary(a)["test_token_accuracy"] == summary(b)["test_token_accuracy"]);
+    CHECK(program.summary(a)[key].get<double>() ==
+          doctest::Approx(program.summary(b)[key].get<double>()).epsilon(1e-12));
+  CHECK(program.summary(a)["test_token_accuracy"] == program.summary(b)["test_token_accuracy"]);
 }
 
 TEST_CASE("language_model: an update's loss does not depend on how its tokens are cut") {
@@ -237,12 +229,7 @@ TEST_CASE("language_model: what training has besides goes with it") {
 0 1 | a plan | FLOP a token: 4\.464e\+04, of products forward and backward | run.json --dry-run
 0 1 | a rate | tokens a second expected, a rank with 1 thread: about [0-9]+, at most [0-9]+ by arithmetic | run.json --dry-run
 0 1 | as it is | tokens/s  MFU [0-9.]+%  | run.json --output straight
-0 1 | from memory | done | run.json --output kept | data.cache={"type":"memory"}
-same straight kept
 0 1 | metrics that know of no head | done | run.json --output scores | task.metrics=["classification","perplexity","token_accuracy"]
-0 1 | interrupted | done | run.json --output half | steps=4
-0 1 | goes on | continuing after step 4 | run.json --output half --resume latest
-same straight half
 0 1 | whole | done | run.json --output whole | batch_size=8 | precision=fp64
 0 1 | in micro-batches | done | run.json --output cut | accumulate=4 | precision=fp64
 0 2 | in bf16 where it is fast, clipped, with averages | test ema_loss | run.json --output many | precision=auto | accumulate=2 | clip_norm=1 | ema={"decay":0.9} | optimizer.groups=[{"match":"wpe","lr_scale":0.5}]
@@ -270,17 +257,16 @@ same muon named
 2 1 | fewer tokens than the data has | run\.json: model\.vocab: the model has scores for 100 tokens, the data has 256 | run.json --dry-run | model.vocab=100
 )table");
   check_equal_runs(program, "whole", "cut");
-  CHECK(nlohmann::json::parse(program.read("best/summary.json"))["best"].contains("test_loss"));
-  CHECK(nlohmann::json::parse(program.read("bits/summary.json"))["early_stopping"]["metric"] ==
-        "test_bits_per_byte");
-  const auto scores = nlohmann::json::parse(program.read("scores/summary.json"));
+  CHECK(program.summary("best")["best"].contains("test_loss"));
+  CHECK(program.summary("bits")["early_stopping"]["metric"] == "test_bits_per_byte");
+  const auto scores = program.summary("scores");
   CHECK(scores["test_accuracy"] == scores["test_token_accuracy"]);
   CHECK(std::exp(scores["test_loss"].get<double>()) ==
         doctest::Approx(scores["test_perplexity"].get<double>()));
   const std::string line = program.read("straight/metrics.jsonl");
   for (const char* key : {"tokens_per_second", "test_perplexity"})
     CHECK(line.find(key) != std::string::npos);
-  const auto summary = nlohmann::json::parse(program.read("straight/summary.json"));
+  const auto summary = program.summary("straight");
   CHECK(summary["tokens_per_second"].get<double>() ==
         doctest::Approx(16 * summary["samples_per_second"].get<double>()));
   CHECK(summary.contains("model_flop_utilization"));  // null on a machine that others keep busy
@@ -325,12 +311,9 @@ TEST_CASE("language_model: a model of one's own writes, is tested, exported and 
       R"(model={"type":"sequential","layers":[{"type":"embedding","num_embeddings":256,"embedding_dim":8},{"type":"multi_head_attention","num_heads":2,"causal":true},{"type":"linear","out_features":256}]})";
   program.check("a run", 1, 0, "^sample: fox ", "run.json --output own",
                 {own, "evaluate.prompt=fox ", "evaluate.prompt_tokens=20"});
-  std::istringstream lines(program.read("own/metrics.jsonl"));
   std::vector<std::string> samples;
-  for (std::string line; std::getline(lines, line);) {
-    const auto entry = nlohmann::json::parse(line);
-    if (entry.contains("sample")) samples.push_back(entry["sample"]);
-  }
+  for (const nlohmann::json& line : program.metrics("own", "sample"))
+    samples.push_back(line["sample"]);
   CHECK(samples.size() == 2);  // a test after 4 steps, and one at the end
   const auto model = load_model("own", {.threads = 1});
   CHECK(model->is_language_model());
@@ -375,8 +358,8 @@ TEST_CASE("language_model: a folder of Hugging Face's in place of a run") {
   CHECK(load_model("folder", {.threads = 1})->generate("fox", {.tokens = 30}).tokens ==
         made.tokens);
   const auto tested = [&](const std::string& command) {
-    const std::string out = program.check(command, 1, 0, "test_loss", command).out;
-    return nlohmann::json::parse(out.substr(out.find("{\"")))["test_loss"].get<double>();
+    return test::last_line(program.check(command, 1, 0, "test_loss", command))["test_loss"]
+        .get<double>();
   };
   CHECK(tested("run.json --evaluate folder") == tested("run.json --evaluate run"));
   auto data = nlohmann::json::parse(program.read("run.json"));

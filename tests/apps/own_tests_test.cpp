@@ -21,10 +21,6 @@ void add(const Program& program, const std::string& folder, const std::string& n
                              std::filesystem::copy_options::overwrite_existing);
 }
 
-nlohmann::json tested(const test::Ended& ended) {
-  return nlohmann::json::parse(ended.out.substr(ended.out.rfind("\n{") + 1));
-}
-
 TEST_CASE(
     "own tests: of pictures, whose classes are known by name, without the training pictures") {
   const Program program;
@@ -63,8 +59,8 @@ remove pets
 0 1 | once the pictures are gone | ^cat +3 +100.00 % | --evaluate run --test new
 0 2 | by two ranks | ^cat +3 +100.00 % | --evaluate run --test new
 )table");
-  CHECK(tested(program.train(1, "--evaluate run --test new"))["samples"] == 4);
-  CHECK(tested(program.train(1, "--evaluate run --test new"))["test_accuracy"] == 1.0);
+  CHECK(test::last_line(program.train(1, "--evaluate run --test new"))["samples"] == 4);
+  CHECK(test::last_line(program.train(1, "--evaluate run --test new"))["test_accuracy"] == 1.0);
 }
 
 TEST_CASE("own tests: shards take a folder of classes, other data says that it has none") {

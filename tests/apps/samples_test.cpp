@@ -21,10 +21,6 @@ using test::confusions_of;
 using test::make_table;
 using test::Program;
 
-nlohmann::json json_of(const Program& program, const std::string& file) {
-  return nlohmann::json::parse(program.read(file));
-}
-
 }  // namespace
 
 TEST_CASE("metrics: balanced accuracy and macro F1 are scikit-learn's") {
@@ -71,7 +67,7 @@ line average/metrics.jsonl "test_ema_macro_f1":
     recalls += counts[c][c] / row / 3.0;
     f1 += 2.0 * counts[c][c] / (row + column) / 3.0;
   }
-  const nlohmann::json summary = json_of(program, "run/summary.json");
+  const nlohmann::json summary = program.summary("run");
   CHECK(summary["test_balanced_accuracy"].get<double>() == doctest::Approx(recalls));
   CHECK(summary["test_macro_f1"].get<double>() == doctest::Approx(f1));
   const test::Ended ended = program.train(2, "--evaluate run");
@@ -111,7 +107,7 @@ TEST_CASE("metrics: of many classes the pairs that were seen are counted, to the
   for (const auto& [name, count] : predicted) known.insert(name);
   for (const std::string& name : known)
     f1 += 2.0 * right[name] / (samples[name] + predicted[name]) / static_cast<double>(known.size());
-  const nlohmann::json summary = json_of(program, "run/summary.json");
+  const nlohmann::json summary = program.summary("run");
   CHECK(summary["test_balanced_accuracy"].get<double>() == doctest::Approx(recalls));
   CHECK(summary["test_macro_f1"].get<double>() == doctest::Approx(f1));
 }
@@ -172,7 +168,7 @@ lacks x.csv
       CHECK(std::exp(-loss) <= probability);
     }
   }
-  const nlohmann::json summary = json_of(program, "run/summary.json");
+  const nlohmann::json summary = program.summary("run");
   REQUIRE(count == 30);  // what val_fraction held out
   CHECK(files.size() == 30);
   CHECK(of_two.size() == 30);

@@ -101,47 +101,10 @@ std::string config_of(const std::string& data, const std::string& keys = "") {
 
 nlohmann::json tested(const Program& program, const std::string& command,
                       const Program::Arguments& settings = {}) {
-  const std::string out = program.check("tested", 1, 0, "samples", command, settings).out;
-  return nlohmann::json::parse(out.substr(out.rfind('\n', out.size() - 2) + 1));
+  return test::last_line(program.check("tested", 1, 0, "samples", command, settings));
 }
 
 }  // namespace
-
-TEST_CASE("tables: a row's values decide whether it is for tests, whoever wrote the file") {
-  const test::Folder folder;
-  struct Row {
-    double a;
-    bool yes;
-    std::string kind;
-    int y;
-  };
-  std::vector<Row> rows;
-  for (int r = 0; r < 80; ++r)
-    rows.push_back({(r - 40) / 4.0, r % 3 == 0, r % 2 == 0 ? "big one" : "small", r});
-  const auto tests_of = [&](const std::string& text) {
-    const auto dataset =
-        table_of({{"path", folder.write("t.csv", text)}, {"target", "y"}, {"val_fraction", 0.2}});
-    dataset->open();
-    std::set<double> tests;
-    for (const auto& row : samples_of(*dataset, Dataset::Split::kTest)) tests.insert(row.back());
-    return tests;
-  };
-  std::string plain = "a,flag,kind,y\n", quoted = "\xEF\xBB\xBF\"a\",\"flag\",\"kind\",\"y\"\r\n",
-              other = ",kind , y,flag,a\n";
-  for (const Row& row : rows) {
-    plain += fmt::format("{},{},{},{}\n", row.a, row.yes ? "true" : "false", row.kind, row.y);
-    quoted += fmt::format("\"{:.3f}\",\"{}\",\"{}\",\"{:+d}\"\r\n", row.a,
-                          row.yes ? "TRUE" : "FALSE", row.kind, row.y);
-  }
-  std::reverse(rows.begin(), rows.end());
-  for (const Row& row : rows)  // as pandas writes it, an index in front; -0 is 0
-    other += fmt::format("{},{} , {}.0,{},{}{:e}\n", row.y, row.kind, row.y,
-                         row.yes ? "True" : "False", row.a == 0.0 ? "-" : "", row.a);
-  const std::set<double> tests = tests_of(plain);
-  CHECK(tests.size() == 16);
-  CHECK(tests_of(quoted) == tests);
-  CHECK(tests_of(other) == tests);
-}
 
 TEST_CASE("tables: columns of texts are categories, booleans are numbers, texts that are neither") {
   const test::Folder folder;
@@ -336,7 +299,7 @@ TEST_CASE("tables: a category may be a learned vector in the place of its inputs
           {"type": "embed_inputs", "first": 1, "inputs": 3, "embedding_dim": 2},
           {"type": "linear", "out_features": 8}, {"type": "relu"}, {"type": "linear", "out_features": 1}]})",
                  "precision=fp64"});
-  CHECK(nlohmann::json::parse(program.read("run/summary.json"))["test_r2"].get<double>() > 0.9);
+  CHECK(program.summary("run")["test_r2"].get<double>() > 0.9);
   const SafetensorsFile file = read_safetensors("run/model.safetensors");
   CHECK(file.tensors.at("0.weight").shape == Shape{2, 3});
   // The layer by hand: numbers stay, and of the category its column of the weight stands between
@@ -402,8 +365,7 @@ TEST_CASE("tables: scaled targets are learnt whatever their unit, and told in it
 0 1 | its rows | train_r2 | --evaluate scaled --samples rows.csv --samples-of train
 0 1 | its tests | test_r2 | --evaluate scaled --samples tests.csv
 )table");
-  const nlohmann::json scaled = nlohmann::json::parse(program.read("scaled/summary.json")),
-                       plain = nlohmann::json::parse(program.read("plain/summary.json"));
+  const nlohmann::json scaled = program.summary("scaled"), plain = program.summary("plain");
   CHECK(scaled["test_r2"].get<double>() > 0.9);
   CHECK(plain["test_r2"].get<double>() < 0.0);  // far from a million yet
   // What predict says of the test rows, against their targets, is what the test has said
@@ -442,8 +404,7 @@ TEST_CASE("tables: r2 of targets that are all the same is none, and ends no run"
     program.check("a run", 1, 0, "gives no test_r2, as all its targets are the same",
                   std::string("run.json --output ") + tests + ".run",
                   {std::string("data.val_path=") + tests, "evaluate.every_epochs=1"});
-    const nlohmann::json summary =
-        nlohmann::json::parse(program.read(std::string(tests) + ".run/summary.json"));
+    const nlohmann::json summary = program.summary(std::string(tests) + ".run");
     CHECK(summary["test_r2"].is_null());
     CHECK(summary["steps"] == 120);  // 20 epochs of 6
     CHECK(tested(program, std::string("--evaluate ") + tests + ".run")["test_r2"].is_null());
