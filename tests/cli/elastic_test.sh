@@ -1,22 +1,6 @@
 #!/usr/bin/env bash
-# --resume --elastic under mpirun, and jobs of Slurm. All else is
-# tests/apps/resume_program_test.cpp's, and that the numbers are right elastic_test.cpp's.
+# --elastic in jobs of Slurm. All else is tests/apps/resume_program_test.cpp's and elastic_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-cat >run.json <<'END'
-{
-  "model": {"type": "mlp", "hidden": [16]}, "precision": "fp64", "threads": 1,
-  "data": {"type": "synthetic", "limit": 1000, "test_limit": 64, "image_size": 8},
-  "batch_size": 8, "epochs": 2, "log_every": 1, "tensorboard": false,
-  "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9}, "schedule": {"type": "cosine"},
-  "sync": {"algorithm": "allreduce"},
-  "checkpoint": {"every_steps": 10, "keep": 99}, "evaluate": {"every_epochs": 1}
-}
-END
-check "4 ranks" 0 "" ranks 4 "$train" run.json --output straight
-mkdir -p two/checkpoints && cp -r straight/checkpoints/step-20 two/checkpoints/ && cp straight/metrics.jsonl two
-check "2 ranks without --elastic" 2 "made by 4 ranks, this run has 2; start as many, or add --elastic" ranks 2 "$train" run.json --resume two
-check "2 ranks go on" 0 "elastic: from step 20 on 2 ranks in place of 4, batch_size 16 in place of 8" ranks 2 "$train" run.json --resume two --elastic
-
 # scripts/launch.sh under Slurm: the job is queued again, and its next start goes on.
 launch=$root/scripts/launch.sh
 check "elastic without restarts" 2 "elastic is for --restarts" "$launch" --elastic -n 2 true

@@ -30,10 +30,6 @@ made = bytes(go(prompt, 50)["tokens"])
 count = next(n for n in range(40, 0, -1) if made[:n].decode(errors="ignore").encode() == made[:n])
 assert made == made[:count] + bytes(go(prompt + made[:count].decode(), 50 - count)["tokens"]), made
 PYTHON
-check "too few tokens" 2 "--tokens: expected a whole number from 1 to 1073741824, found .0." "$predict" run --prompt a --tokens 0
-check "a negative temperature" 2 "--temperature: expected a number from 0 to 1000000, found .-1." "$predict" run --prompt a --temperature -1
-check "a negative number of tokens to draw from" 2 "--top-k: expected a whole number from 0 to 1073741824, found .-1." "$predict" run --prompt a --top-k -1
-check "no share" 2 "--top-p: expected a number from 1e-12 to 1, found .0." "$predict" run --prompt a --top-p 0
 check "classes of a text" 2 "^starling-predict: .*--top excludes --prompt" "$predict" run --prompt a --top 3
 check "draws without a text" 2 "^starling-predict: .*--seed requires --prompt" "$predict" run --seed 3
 printf 'Der\n\nFuchs Nr.\r\n' >prompts.txt

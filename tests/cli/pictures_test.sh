@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One's own pictures: from folders of files to a classifier, its confusion matrix, predictions on
-# new files, and programs that use it. What training does and refuses is
+# One's own pictures: from folders of files to a classifier, predictions on new files, and programs
+# that use it. What training does and refuses is
 # tests/apps/data_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-cmake}
@@ -22,8 +22,6 @@ cat >pets.json <<END
 }
 END
 check "training on pictures, on 2 ranks" 0 "test accuracy" ranks 2 "$train" pets.json --output run
-check "the test of the model file alone" 0 '"test_accuracy"' "$train" --evaluate run --confusion confusion.csv
-verify "its confusion matrix has the classes' names" grep -q "^true class,ant,bee" confusion.csv
 
 # passed over, as in training
 mkdir pets/val/ant/.trash && cp "$golden/444.jpg" pets/val/ant/.trash/ && echo hidden >pets/val/bee/._rgb16.png
@@ -44,8 +42,6 @@ rm pets/val/bad.jpg
 check "a folder without pictures" 2 "has no pictures; needed: files that end in" "$predict" run "$root/configs"
 check "no model" 2 "has no model.safetensors, which a run writes at its end" "$predict" pets pets/val
 check "a file of another program" 2 "has no metadata starling.config" "$predict" "$root/tests/golden/models/mlp.safetensors" pets/val
-check "a test whose outputs overflow ends the run" 4 "the test after step 1 gives test_loss .*nan.*no checkpoint was saved before" "$train" pets.json --output wild --set steps=1 --set optimizer.lr=1e30
-verify "without a model" test ! -e wild/model.safetensors
 python3 - run/model.safetensors regression.safetensors <<'PYTHON'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()

@@ -19,14 +19,6 @@ verify "without a terminal progress is plain lines" grep -q "^picture 30/30 100%
 check "again there is nothing to do" 0 "0 shards made now" "$prepare" images pets shards
 check "all records are checked" 0 "^30 records in 2 shards, as written$" "$prepare" check shards --threads 2
 check "resized as JPEG" 0 "^30 pictures" "$prepare" images pets small --size 24 --quality 80 --threads 1
-check "and as pixels" 0 "^30 pictures" "$prepare" images pets raw --size 24 --raw --shard-pictures 4
-check "pixels without a size" 0 "^30 pictures" "$prepare" images pets own --raw
-check "have the pictures' own" 0 "^30 records in 2 shards, as written$" "$prepare" check own
-check "JPEG anew without a size" 0 "^30 pictures" "$prepare" images pets anew --quality 50
-verify "is smaller by its quality" bash -c '[ "$(cat anew/*.shard | wc -c)" -lt "$(cat shards/*.shard | wc -c)" ] && [ "$(cat own/*.shard | wc -c)" -gt "$(cat shards/*.shard | wc -c)" ]'
-verify "pixels take their bytes" bash -c '[ "$(cat raw/*.shard | wc -c)" -gt $((30 * 24 * 24 * 3)) ]'
-check "other threads" 0 "" "$prepare" images pets raw2 --size 24 --raw --shard-pictures 4 --threads 3
-verify "change no byte" diff -r raw raw2
 "$prepare" example drawn --classes 1 --train 3 --val 1 --width 300 --height 300 >/dev/null && "$prepare" images drawn cut --raw >/dev/null
 check "how fast records are cut" 0 "left_ratio" "$build/bin/starling-bench" pictures cut --pictures 3 --repeats 1 --json
 verify "as a part of a copy's rate" python3 -c '
@@ -71,9 +63,6 @@ cp -r shards damaged
 python3 -c 'with open("damaged/train-00000.shard", "r+b") as file: data = bytearray(file.read()); data[800] ^= 1; file.seek(0); file.write(data)'
 check "a flipped byte is found and named" 2 "^starling-prepare: \[shards\] damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" "$prepare" check damaged
 verify "and counted" grep -q "1 fault in the 2 shards of damaged; delete the files that are named" .stderr
-rm damaged/train-00000.shard
-check "it is made again" 0 "1 shard made now" "$prepare" images pets damaged
-verify "as it was" diff -r shards damaged
 printf '\xff\xd8\xff\xe0 no more' >pets/train/ant/9.jpg
 check "a bad picture is named and left out" 0 "^29 pictures of 2 classes .* 1 picture left out" "$prepare" images pets strict --on-bad-image skip
 verify "on stderr" grep -q "^starling-prepare: \[picture\] pets/train/ant/9.jpg: " .stderr

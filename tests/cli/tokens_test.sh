@@ -26,22 +26,11 @@ cat >run.json <<'END'
  "deterministic": true, "evaluate": {"every_epochs": 0}}
 END
 check "a model of them, on 2 ranks" 0 "test perplexity [0-9.]+, test bits_per_byte [0-9.]+" ranks 2 "$train" run.json --output run
-check "of the text itself" 0 "^tokens: [0-9]+ for training \+ [0-9]+ for tests, of a vocabulary of 512$" \
-  ranks 2 "$train" run.json --output text --set data.type=text --set data.path=texts --set data.tokenizer=own.json
-verify "is the same model" same_model run/model.safetensors text/model.safetensors
-verify "and its file has the tokenizer" python3 -c '
-import json, struct
-data = open("text/model.safetensors", "rb").read()
-length, = struct.unpack_from("<Q", data)
-assert json.loads(data[8:8 + length])["__metadata__"]["starling.tokenizer"] == open("own.json").read()'
-check "a dry run counts" 0 "^data: 512 training and 50 test samples" "$train" run.json --dry-run
 
 cp -r tokens unsigned && sed -i '/"val.bin"/d; s/\("train.bin": "[0-9a-f]*"\),/\1/' unsigned/meta.json
 check "a file that nothing is known of" 2 "\[check\] unsigned/meta.json: checksums: has none of val.bin; call" "$prepare" check unsigned
 printf 'x' | dd of=tokens/val.bin bs=1 seek=8 conv=notrunc 2>.stdout
 check "a damaged file" 2 "\[check\] tokens/val.bin: its checksum is [0-9a-f]+, meta.json says" "$prepare" check tokens
-printf 'x' >>tokens/train.bin
-check "of odd length" 2 "\[data\] tokens/train.bin: has [0-9]+ bytes of tokens, which is no multiple of 2" "$train" run.json --output odd
 check "an empty text" 2 "\[data\] empty.txt: is empty; needed: a text" bash -c 'true >empty.txt; '"$prepare"' tokens empty.txt none'
 check "ranks without a pattern" 2 "\[tokenizer\] ranks: is a file of ranks, which does not say how texts are divided; give --pattern" \
   bash -c 'echo "IQ== 0" >ranks; '"$prepare"' tokens texts none --tokenizer ranks'
