@@ -186,7 +186,7 @@ const char* const kEncoded = R"([
   {"type": "gossip", "global_above": 0.1, "check_every": 2, "error_feedback": true},
   {"type": "qgm", "block": 64}, {"type": "qgm", "order": "awc", "error_feedback": true}])";
 
-struct Case {
+struct FamilyCase {
   json algorithm;
   std::string exchange = "fp32";
 
@@ -225,9 +225,9 @@ struct Case {
   }
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = [] {
-    std::vector<Case> result;
+const std::vector<FamilyCase>& cases() {
+  static const std::vector<FamilyCase> all = [] {
+    std::vector<FamilyCase> result;
     for (const json& algorithm : json::parse(kAlgorithms)) result.push_back({algorithm});
     for (const char* exchange : {"bf16", "int8"}) {
       for (const json& algorithm : json::parse(kEncoded)) result.push_back({algorithm, exchange});
@@ -238,7 +238,7 @@ const std::vector<Case>& cases() {
 }
 
 /// In fp64. Ranks start apart wherever a type does not take it for granted that they do not.
-Job job_of(const Case& c, const json& topology, const json& optimizer) {
+Job job_of(const FamilyCase& c, const json& topology, const json& optimizer) {
   Job job = test::exact_job(c.algorithm, topology, optimizer);
   job.exchange = c.exchange;
   job.steps = 13;
@@ -248,10 +248,10 @@ Job job_of(const Case& c, const json& topology, const json& optimizer) {
   return job;
 }
 Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
-  return job_of(Case{algorithm}, topology, optimizer);
+  return job_of(FamilyCase{algorithm}, topology, optimizer);
 }
 /// The case's job on one of the topologies and with one of the optimizers that it may have.
-Job job_of(const Case& c, int ranks, std::size_t turn, std::size_t other_turn) {
+Job job_of(const FamilyCase& c, int ranks, std::size_t turn, std::size_t other_turn) {
   const std::vector<json> topologies = topologies_for(c.kind(), ranks), optimizers = c.optimizers();
   return job_of(c, topologies[turn % topologies.size()],
                 optimizers[other_turn % optimizers.size()]);
@@ -281,7 +281,7 @@ Numbers start_of(Job job, int ranks) {
 TEST_CASE(
     "comm/families: every type follows its formulas, compared with a plain rewriting of them") {
   std::size_t index = 0, turn = 0;
-  for (const Case& c : cases()) {
+  for (const FamilyCase& c : cases()) {
     ++index;
     // a case's runs are 8: so every number of ranks meets every topology, optimizer and way of
     // clipping
@@ -314,7 +314,7 @@ TEST_CASE(
     "comm/families: a rank that overflows keeps its optimizer's state and mixes as ever; where "
     "gradients or momenta are averaged nobody steps") {
   std::size_t turn = 0;
-  for (const Case& c : cases()) {
+  for (const FamilyCase& c : cases()) {
     ++turn;
     // refused: ranks count their updates by themselves
     if (c.algorithm.value("states", "") == "reset") continue;
@@ -343,7 +343,7 @@ TEST_CASE(
     "and where a global norm clips change no bit") {
   std::size_t turn = 0;
   std::set<std::string> types;
-  for (const Case& c : cases()) {
+  for (const FamilyCase& c : cases()) {
     // every third, and each type's first
     if (!types.insert(c.type() + c.exchange).second && ++turn % 3 != 0) continue;
     Job job = job_of(c, 4, turn, turn + 2);
@@ -492,7 +492,7 @@ TEST_CASE(
 
 TEST_CASE("comm/families: with learning rate 0 the mean stays and ranks come closer") {
   std::size_t turn = 0;
-  for (const Case& c : cases()) {
+  for (const FamilyCase& c : cases()) {
     // nothing mixes; anchors do not; replicas need ranks that start alike
     if (c.among({"allreduce", "diloco", "bytegrad", "qadam", "choco", "low_precision"})) continue;
     const Kind kind = c.kind() == Kind::kColumns ? Kind::kDoublyStochastic : c.kind();
@@ -586,7 +586,7 @@ TEST_CASE("comm/families: replicas that all believe in keep the mean once the le
 }
 
 TEST_CASE("comm/families: what averages gradients or momenta leaves equal bits on all ranks") {
-  for (const Case& c : cases()) {
+  for (const FamilyCase& c : cases()) {
     if (!c.among({"bytegrad", "qadam"})) continue;
     for (const int n : {2, 3, 5, 8, 9}) {  // 9: more messages than one decoding takes
       Job job = job_of(c, {{"type", "complete"}}, c.optimizers().back());
