@@ -88,6 +88,7 @@ int bench_augment(const AugmentBench& settings) {
           {.batch_size = kBenchBatch,
            .crop_padding = padding_of(augment),
            .erased = erased_values(augment),
+           .steps = steps_of(augment, false),
            .mix = mixed,
            .soft_target = mixed ? SoftTarget{"label", kBenchClasses} : SoftTarget{}},
           backend);

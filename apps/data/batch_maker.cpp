@@ -39,19 +39,15 @@ RowMaker::RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, B
       batch_size_(settings.batch_size),
       dtype_(settings.dtype),
       backend_(backend),
+      on_host_(backend.device() == DeviceType::kCpu),
       workers_(settings.threads),
       read_(std::move(read)),
       made_(std::move(made)),
       loss_share_(settings.loss_share),
-      places_(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(read_.size())) {
+      places_(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(read_.size())),
+      fixed_place_(settings.fixed_place) {
   if (loss_share_)
     made_.push_back({.name = LossShares::kTensor, .shape = Shape{}, .dtype = DType::kFloat64});
-}
-
-BatchMaker::Slot RowMaker::make_slot() {
-  Slot slot;
-  slot.batch = empty_batch(made_, backend_, batch_size_, dtype_);
-  return slot;
 }
 
 void RowMaker::fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) {
@@ -79,13 +75,17 @@ void RowMaker::fill(Slot& slot, std::span<const std::int64_t> samples, const Ima
   slot.batch.samples = static_cast<std::int64_t>(samples.size());
 }
 
-BatchMaker::Slot DeviceRowMaker::make_slot() {
+BatchMaker::Slot RowMaker::make_slot() {
+  Slot slot;
+  if (on_host_) {
+    slot.batch = empty_batch(made_, backend_, batch_size_, dtype_);
+    return slot;
+  }
   if (fixed_place_ && !fixed_.all) {
-    fixed_ = make_raw();
+    fixed_ = make_raw(backend_, batch_size_);
     fixed_batch_ = make_batch(fixed_);
   }
-  Slot slot;
-  slot.device = make_raw();
+  slot.device = make_raw(backend_, batch_size_);
   slot.batch = fixed_.all ? fixed_batch_ : make_batch(slot.device);
   const std::size_t all = slot.bytes = slot.device.all.bytes();
   slot.host = backend_.allocate_host(all);
@@ -95,7 +95,7 @@ BatchMaker::Slot DeviceRowMaker::make_slot() {
   return slot;
 }
 
-void DeviceRowMaker::wait_until_writable(const Slot& slot) const {
+void RowMaker::wait_until_writable(const Slot& slot) const {
   if (!writable(slot)) backend_.synchronize(slot.arrived);
 }
 
@@ -109,8 +109,8 @@ Tensor filled(const BatchMaker::Slot& slot, const Tensor& all) {
 
 }  // namespace
 
-void DeviceRowMaker::upload(Slot& slot) const {
-  if (slot.uploaded) return;
+void RowMaker::upload(Slot& slot) const {
+  if (on_host_ || slot.uploaded) return;
   const StreamScope scope(backend_, StreamKind::kUpload);
   backend_.wait(slot.free);
   backend_.copy_from_pinned(slot.host.get(), filled(slot, slot.device.all));
@@ -118,13 +118,15 @@ void DeviceRowMaker::upload(Slot& slot) const {
   slot.uploaded = true;
 }
 
-void DeviceRowMaker::send(Slot& slot) const {
+void RowMaker::send(Slot& slot) const {
+  if (on_host_) return;
   upload(slot);
   backend_.wait(slot.arrived);
   if (fixed_.all) backend_.copy(filled(slot, slot.device.all), filled(slot, fixed_.all));
 }
 
-void DeviceRowMaker::settle(Slot& slot) const {
+void RowMaker::settle(Slot& slot) const {
+  if (on_host_) return;
   // Only a device that waits for a lost rank takes longer.
   constexpr std::chrono::seconds kSettle{5};
   const auto leak = [&] {
@@ -144,7 +146,7 @@ void DeviceRowMaker::settle(Slot& slot) const {
 }
 
 /// A slot's batch: images are converted tensors, all others are views of `raw`.
-Batch DeviceRowMaker::make_batch(const RawBatch& raw) const {
+Batch RowMaker::make_batch(const RawBatch& raw) const {
   Batch batch{.samples = batch_size_, .format = dtype_};
   for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
     const TensorInfo& tensor = tensors()[t];
@@ -155,13 +157,12 @@ Batch DeviceRowMaker::make_batch(const RawBatch& raw) const {
   return batch;
 }
 
-BatchMaker::RawBatch DeviceRowMaker::make_raw() const {
+BatchMaker::RawBatch RowMaker::make_raw(Backend& backend, std::int64_t images) const {
   constexpr std::size_t kAlignment = 512;  // as for separate tensors
   std::vector<Part> all;
   for (std::size_t t = 0; t < tensors().size(); ++t)
-    all.push_back(
-        {tensors()[t].shape.with_batch(batch_size_), tensors()[t].dtype, !made_elsewhere(t)});
-  for (const Part& part : parts()) all.push_back(part);
+    all.push_back({tensors()[t].shape.with_batch(images), tensors()[t].dtype, !made_elsewhere(t)});
+  for (const Part& part : parts(images)) all.push_back(part);
   std::size_t end = 0;
   std::vector<std::size_t> places;
   for (const Part& part : all) {
@@ -170,7 +171,7 @@ BatchMaker::RawBatch DeviceRowMaker::make_raw() const {
     if (part.there) end += static_cast<std::size_t>(part.shape.elements()) * size_of(part.dtype);
   }
   RawBatch raw;
-  raw.all = Tensor(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
+  raw.all = Tensor(backend, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
   for (std::size_t k = 0; k < all.size(); ++k) {
     const bool own = k < tensors().size();
     Tensor part = own && made_elsewhere(k) ? *made_elsewhere(k) : Tensor();
@@ -184,9 +185,7 @@ std::unique_ptr<BatchMaker> Collate::maker(const Dataset& dataset,
                                            const BatchMakerSettings& settings,
                                            Backend& backend) const {
   const std::vector<TensorInfo> rows = dataset.info().tensors;
-  if (backend.device() == DeviceType::kCpu)
-    return std::make_unique<RowMaker>(dataset, settings, backend, rows, rows);
-  return std::make_unique<DeviceRowMaker>(dataset, settings, backend, rows, rows);
+  return std::make_unique<RowMaker>(dataset, settings, backend, rows, rows);
 }
 
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,

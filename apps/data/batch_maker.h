@@ -25,7 +25,7 @@ class BatchMaker {
   struct RawBatch {
     Tensor all;                   ///< one block that contains the others
     std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
-    std::vector<Tensor> more;     ///< DeviceRowMaker::parts(); empty ones are not there
+    std::vector<Tensor> more;     ///< RowMaker::parts(); empty ones are not there
   };
   /// Memory for one batch. On the CPU only the first member is used.
   struct Slot {
@@ -41,9 +41,9 @@ class BatchMaker {
   };
   virtual Slot make_slot() = 0;
   /// Whether the slot's last upload is complete, so that fill() may write to it. Thread-safe.
-  virtual bool writable(const Slot& slot) const { return (void)slot, true; }
+  virtual bool writable(const Slot& slot) const = 0;
   /// Blocks the host until writable().
-  virtual void wait_until_writable(const Slot& slot) const { (void)slot; }
+  virtual void wait_until_writable(const Slot& slot) const = 0;
   /// Reads `samples` (at most the slot's batch size) into a writable slot. `change`: augmentation
   /// of images; may be empty.
   virtual void fill(Slot& slot, std::span<const std::int64_t> samples,
@@ -81,24 +81,38 @@ struct BatchMakerSettings {
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,
                                              const BatchMakerSettings& settings, Backend& backend);
 
-/// The samples' tensors, one after another, in memory of the host's; several samples are read at a
-/// time, and numbers of classes are checked. Collates that make something else of some tensors
-/// derive from it.
+/// The samples' tensors, one after another; several samples are read at a time, and numbers of
+/// classes are checked. Collates that make something else of some tensors derive from it.
 class RowMaker : public BatchMaker {
  public:
   /// `read`: of a sample as it is read; `made`: as batches hold it.
   RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
            std::vector<TensorInfo> read, std::vector<TensorInfo> made);
 
-  Slot make_slot() override;
+  Slot make_slot() final;
+  bool writable(const Slot& slot) const final { return backend_.done(slot.arrived); }
+  void wait_until_writable(const Slot& slot) const final;
   void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) final;
-  void upload(Slot&) const override {}
-  void send(Slot&) const override {}
+  void upload(Slot& slot) const final;
+  void send(Slot& slot) const final;
   void make(Slot&) const override {}
-  void release(Slot&) const override {}
-  void settle(Slot&) const override {}
+  void release(Slot& slot) const final { slot.free = backend_.record(); }
+  void settle(Slot& slot) const final;
 
  protected:
+  struct Part {
+    Shape shape;
+    DType dtype = DType::kInt32;
+    bool there = true;
+  };
+  /// What of `images` samples is uploaded behind the tensors; of the last fill() may leave some of
+  /// its end out.
+  virtual std::vector<Part> parts(std::int64_t images) const {
+    return (void)images, std::vector<Part>{};
+  }
+  /// A tensor that make() makes, and is not uploaded.
+  virtual const Tensor* made_elsewhere(std::size_t t) const { return (void)t, nullptr; }
+
   /// One sample that is being read: the batch's number `index`.
   struct Reading {
     Slot& slot;
@@ -109,8 +123,8 @@ class RowMaker : public BatchMaker {
     const ImageChange& change;
   };
   /// Where all samples' tensor t goes.
-  virtual std::byte* memory(const Slot& slot, std::size_t t) const {
-    return slot.batch.tensors[t].tensor.raw();
+  std::byte* memory(const Slot& slot, std::size_t t) const {
+    return on_host_ ? slot.batch.tensors[t].tensor.raw() : host(slot, slot.device.tensors[t]);
   }
   /// Where it is read to.
   virtual std::byte* place(const Slot& slot, std::size_t index, std::size_t t, int worker) {
@@ -128,60 +142,29 @@ class RowMaker : public BatchMaker {
   static std::size_t bytes_of(const TensorInfo& tensor) {
     return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
   }
+  /// Where the host writes a part of the slot's.
+  static std::byte* host(const Slot& slot, const Tensor& part) {
+    return slot.host.get() + (part.raw() - slot.device.all.raw());
+  }
+  /// What the slot's batch is made of: its own, or what lies in the fixed place.
+  const RawBatch& raw(const Slot& slot) const { return fixed_.all ? fixed_ : slot.device; }
+  /// Memory for the tensors of so many samples as they are read, and their parts.
+  RawBatch make_raw(Backend& backend, std::int64_t images) const;
 
   const Dataset& dataset_;
   Dataset::Split split_;
   std::int64_t batch_size_;
   DType dtype_;
   Backend& backend_;
+  bool on_host_;  ///< the backend's memory is the host's: fill() makes the batch
   Workers workers_;
 
  private:
+  Batch make_batch(const RawBatch& raw) const;
+
   std::vector<TensorInfo> read_, made_;
   bool loss_share_;                              ///< it is the last of made_
   std::vector<std::vector<std::byte*>> places_;  ///< by worker
-};
-
-/// The same in a device's memory.
-class DeviceRowMaker : public RowMaker {
- public:
-  DeviceRowMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
-                 std::vector<TensorInfo> read, std::vector<TensorInfo> made)
-      : RowMaker(dataset, settings, backend, std::move(read), std::move(made)),
-        fixed_place_(settings.fixed_place) {}
-
-  Slot make_slot() final;
-  bool writable(const Slot& slot) const final { return backend_.done(slot.arrived); }
-  void wait_until_writable(const Slot& slot) const final;
-  void upload(Slot& slot) const final;
-  void send(Slot& slot) const final;
-  void release(Slot& slot) const final { slot.free = backend_.record(); }
-  void settle(Slot& slot) const final;
-
- protected:
-  struct Part {
-    Shape shape;
-    DType dtype = DType::kInt32;
-    bool there = true;
-  };
-  /// What is uploaded behind the tensors; of the last fill() may leave some of its end out.
-  virtual std::vector<Part> parts() const { return {}; }
-  /// A tensor that make() makes, and is not uploaded.
-  virtual const Tensor* made_elsewhere(std::size_t t) const { return (void)t, nullptr; }
-
-  std::byte* memory(const Slot& slot, std::size_t t) const final {
-    return host(slot, slot.device.tensors[t]);
-  }
-  static std::byte* host(const Slot& slot, const Tensor& part) {
-    return slot.host.get() + (part.raw() - slot.device.all.raw());
-  }
-  /// What the slot's batch is made of: its own, or what lies in the fixed place.
-  const RawBatch& raw(const Slot& slot) const { return fixed_.all ? fixed_ : slot.device; }
-
- private:
-  Batch make_batch(const RawBatch& raw) const;
-  RawBatch make_raw() const;
-
   bool fixed_place_;
   RawBatch fixed_;  ///< empty: each slot's batch is made in a place of its own
   Batch fixed_batch_;

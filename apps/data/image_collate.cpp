@@ -7,108 +7,268 @@
 #include <deque>
 #include <functional>
 #include <limits>
-#include <map>
-#include <type_traits>
 #include <utility>
 
 #include "apps/data/batch_maker.h"
-#include "apps/data/image_table.h"
 #include "apps/data/picture_pool.h"
 #include "apps/inference/description.h"
 #include "core/error.h"
 #include "core/operations/pictures.h"
+#include "kernels/cpu/cpu_backend.h"
 
 namespace starling {
 namespace {
 
 constexpr std::size_t kNoTensor = std::numeric_limits<std::size_t>::max();
 
-/// What images on the host and on a device have in common: how a sample is read and augmented, and
-/// its share of a mixed target.
-class ImageReader {
+/// Of one sample: as it is read, and as a batch holds it. Of images that are mixed one tensor is
+/// class numbers that become shares.
+struct SampleTensors {
+  std::vector<TensorInfo> read, made;
+  std::size_t soft = kNoTensor;
+};
+
+SampleTensors tensors_of(const Dataset& dataset, const BatchMakerSettings& settings) {
+  SampleTensors tensors;
+  tensors.read =
+      images_of(dataset.info())
+          .tensors(dataset.info().tensors, settings.split == Dataset::Split::kTest, settings.side);
+  tensors.made = tensors.read;
+  for (std::size_t t = 0; t < tensors.read.size(); ++t) {
+    if (settings.soft_target.tensor.empty() || tensors.read[t].name != settings.soft_target.tensor)
+      continue;
+    tensors.soft = t;
+    tensors.made[t] = {.name = tensors.read[t].name,
+                       .shape = Shape{settings.soft_target.classes},
+                       .dtype = DType::kFloat32};
+  }
+  return tensors;
+}
+
+/// Images are changed in colours and shapes, cropped, flipped, normalised, erased, mixed and cast
+/// by a backend's operations. A device resizes pictures, too, and does all that with a whole batch:
+/// a byte a number crosses the bus, or the pixels of each picture's part. On the CPU each worker
+/// does it with the image that it has just read, which is in its cache. Batches that are mixed wait
+/// for their last image, and so do those of small images, for which a call each takes too long.
+class ImageMaker final : public RowMaker {
+  using enum ImageCollate::Part;
+
  public:
-  ImageReader(const Dataset& dataset, const BatchMakerSettings& settings)
-      : dataset_(dataset),
-        read_(images_of(dataset.info())
-                  .tensors(dataset.info().tensors, settings.split == Dataset::Split::kTest,
-                           settings.side)),
-        made_(read_),
-        pictures_(images_of(dataset.info()).pictures.has_value()),
-        side_(settings.side),
-        split_(settings.split),
-        centre_(static_cast<std::int32_t>(settings.crop_padding)),
-        boxes_each_(settings.erased.size()),
-        boxes_(boxes_each_ * static_cast<std::size_t>(settings.batch_size)) {
-    for (std::size_t t = 0; t < read_.size(); ++t) {
-      if (read_[t].pixels && first_.rank() == 0) first_ = read_[t].shape;
-      if (settings.soft_target.tensor.empty() || read_[t].name != settings.soft_target.tensor)
-        continue;
-      soft_ = t;
-      labels_.resize(static_cast<std::size_t>(settings.batch_size));
-      made_[t] = {.name = read_[t].name,
-                  .shape = Shape{settings.soft_target.classes},
-                  .dtype = DType::kFloat32};
+  ImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
+      : ImageMaker(dataset, settings, backend, tensors_of(dataset, settings)) {}
+
+  void make(Slot& slot) const override {
+    if (on_host_) return;
+    const RawBatch& from = raw(slot);
+    if (pool_)
+      backend_.resize_pictures({.x = from.more[kPool], .parts = from.more[kCuts], .y = resized_});
+    for (std::size_t t = 0; t < from.tensors.size(); ++t) {
+      Work work = work_on(from, t, change_buffers_);
+      run(backend_, work, slot.batch.tensors[t].tensor);
     }
   }
-  /// Of one sample: as it is read, and as a batch holds it
-  const std::vector<TensorInfo>& read_tensors() const { return read_; }
-  const std::vector<TensorInfo>& made_tensors() const { return made_; }
-  bool pictures() const { return pictures_; }
 
-  /// Where the soft target's class number of sample i is read to; null: it is another tensor.
-  std::byte* label_place(std::size_t i, std::size_t t) {
-    return t == soft_ ? reinterpret_cast<std::byte*>(&labels_[i]) : nullptr;
-  }
-  /// What read() has found to erase of image i.
-  std::span<ErasedBox> boxes_of(std::size_t i) {
-    return std::span(boxes_).subspan(i * boxes_each_, boxes_each_);
-  }
-  BatchMix mix(const ImageChange& change, std::int64_t first_sample) const {
-    return change.mix(first_sample, first_);
+ private:
+  ImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
+             SampleTensors of)
+      : RowMaker(dataset, settings, backend, of.read, of.made),
+        soft_(of.soft),
+        labels_(soft_ == kNoTensor ? 0 : static_cast<std::size_t>(batch_size_)),
+        pictures_(images_of(dataset.info()).pictures.has_value()),
+        side_(settings.side),
+        padding_(settings.crop_padding),
+        erased_(settings.erased),
+        mix_(settings.mix) {
+    std::int64_t images = 0;
+    for (const TensorInfo& tensor : tensors()) {
+      if (!tensor.pixels) continue;
+      if (images++ == 0) first_ = tensor.shape;
+      shape_ = tensor.shape;
+    }
+    if (images == 1) steps_ = settings.steps;  // places of steps are those of one image
+    if (!on_host_) {
+      if (images == 1 && pictures_ && shape_[2] == 3) {
+        pool_ = std::make_unique<PicturePool>(shape_.elements(), batch_size_);
+        for (int worker = 0; worker < workers_.threads(); ++worker)
+          targets_.emplace_back(*pool_, shape_);
+        resized_ = Tensor(backend, shape_.with_batch(batch_size_), DType::kUInt8);
+      }
+      change_buffers_ = make_change_buffers(backend, batch_size_);
+      return;
+    }
+    constexpr std::int64_t kSmallImage = 16384;  // bytes
+    by_batch_ = mix_ || shape_.elements() <= kSmallImage;
+    cpu_ = std::make_unique<CpuBackend>(settings.threads);
+    for (int worker = 0; worker < (by_batch_ ? 1 : workers_.threads()); ++worker) {
+      const std::int64_t each = by_batch_ ? batch_size_ : 1;
+      HostBuffers& buffers = host_buffers_.emplace_back(HostBuffers{make_raw(*cpu_, each), {}});
+      std::memset(buffers.read.all.raw(), 0,
+                  buffers.read.all.bytes());  // a short batch leaves its end
+      for (std::size_t t = 0; t < tensors().size(); ++t)
+        buffers.work.push_back(work_on(buffers.read, t, make_change_buffers(*cpu_, each)));
+    }
   }
 
-  /// Reads sample i, and calls window(tensor, bytes, window to take) for each of its images. Its
-  /// bytes are changed by then, but for what `later` has room for. A picture is not resized, where
-  /// `pool` takes its pixels. The soft target is left to write_shares().
-  template <class Window>
-  void read(std::size_t i, std::int64_t sample, std::span<std::byte* const> places,
-            const ImageChange& change, std::span<PixelStep> later, PoolTarget* pool,
-            const Window& window) {
+  /// Memory that change_pixels() needs besides what it reads.
+  struct ChangeBuffers {
+    Tensor y, scratch;
+  };
+  ChangeBuffers make_change_buffers(Backend& backend, std::int64_t images) const {
+    if (steps_ == 0) return {};
+    const Shape shape = shape_.with_batch(images);
+    return {Tensor(backend, shape, DType::kUInt8), Tensor(backend, shape, DType::kUInt8)};
+  }
+
+  /// What is to be done to a tensor's images; empty for other tensors.
+  struct Work {
+    ChangePixels change;  ///< of x where bytes are changed
+    AugmentImages augment;
+  };
+  Work work_on(const RawBatch& from, std::size_t t, const ChangeBuffers& buffers) const {
+    const TensorInfo& tensor = tensors()[t];
+    Work work;
+    if (!tensor.pixels) return work;
+    if (steps_ > 0) work.change = {from.tensors[t], from.more[kSteps], buffers.scratch, buffers.y};
+    work.augment = {.x = steps_ > 0 ? buffers.y : from.tensors[t],
+                    .params = from.more[kWindows],
+                    .y = {},
+                    .crop_padding = padding_,
+                    .boxes = from.more[kBoxes],
+                    .mix = from.more[kMix]};
+    std::copy(erased_.begin(), erased_.end(), work.augment.values.begin());
+    const auto channels =
+        std::min<std::size_t>(work.augment.mean.size(), static_cast<std::size_t>(tensor.shape[2]));
+    std::copy_n(tensor.pixels->mean.begin(), channels, work.augment.mean.begin());
+    std::copy_n(tensor.pixels->std.begin(), channels, work.augment.std.begin());
+    return work;
+  }
+  static void run(Backend& backend, Work& work, Tensor to) {
+    if (!work.augment.x) return;
+    if (work.change.x) backend.change_pixels(work.change);
+    work.augment.y = std::move(to);
+    backend.augment_images(work.augment);
+  }
+
+  std::vector<Part> parts(std::int64_t images) const override {
+    const auto erased = static_cast<std::int64_t>(erased_.size());
+    return {{Shape{images, 3}},
+            {Shape{images, erased, 4}, DType::kInt32, erased > 0},
+            {Shape{5}, DType::kInt32, mix_},
+            {Shape{images, steps_, kPixelStepNumbers}, DType::kInt32, steps_ > 0},
+            {Shape{images, kCutPictureNumbers}, DType::kInt32, pool_ != nullptr},
+            {Shape{pool_ ? pool_->bytes() : 0}, DType::kUInt8, pool_ != nullptr}};
+  }
+  const Tensor* made_elsewhere(std::size_t t) const override {
+    return pool_ && tensors()[t].pixels ? &resized_ : nullptr;
+  }
+
+  /// Where the host writes what is known of image i: its place in the parts, and the parts.
+  struct Place {
+    const RawBatch& parts;
+    std::size_t i;
+  };
+  Place place_of(const Slot& slot, std::size_t i, int worker) const {
+    if (!on_host_) return {slot.device, i};
+    return by_batch_ ? Place{host_buffers_[0].read, i}
+                     : Place{host_buffers_[static_cast<std::size_t>(worker)].read, 0};
+  }
+  template <class T>
+  T* memory_of(const Slot& slot, const Tensor& part) const {
+    return reinterpret_cast<T*>(on_host_ ? part.raw() : host(slot, part));
+  }
+
+  std::byte* place(const Slot& slot, std::size_t i, std::size_t t, int worker) override {
+    if (t == soft_) return reinterpret_cast<std::byte*>(&labels_[i]);
+    if (!tensors()[t].pixels) return RowMaker::place(slot, i, t, worker);
+    if (pool_) return targets_[static_cast<std::size_t>(worker)].image();
+    const Place place = place_of(slot, i, worker);
+    return memory_of<std::byte>(slot, place.parts.tensors[t]) + place.i * bytes(t);
+  }
+
+  void begin(Slot& slot) override {
+    if (pool_) pool_->restart(memory_of<std::uint8_t>(slot, slot.device.more[kPool]));
+  }
+
+  /// Reads a sample; its images' bytes are changed by then, but for steps that the backend has room
+  /// for. A picture is not resized, where the pool takes its pixels.
+  void read(const Reading& reading) override {
+    const Slot& slot = reading.slot;
+    const ImageChange& change = reading.change;
+    const std::int64_t drawn = change.drawn(reading.index, reading.sample);
+    const auto worker = static_cast<std::size_t>(reading.worker),
+               most = static_cast<std::size_t>(steps_);
+    PoolTarget* pool = pool_ ? &targets_[worker] : nullptr;
     bool cut = false;
     if (pictures_) {
       const auto choose = [&](const PictureSize& size) {
-        auto part = change.part(change.drawn(i, sample), size);
+        auto part = change.part(drawn, size);
         cut = part.has_value();
         return part;
       };
       if (pool) pool->restart();
-      dataset_.read_part(split_, sample, choose, side_, places, pool);
+      dataset_.read_part(split_, reading.sample, choose, side_, reading.places, pool);
       if (pool) pool->finish();
     } else {
-      dataset_.read(split_, sample, places);
+      RowMaker::read(reading);
     }
-    for (std::size_t t = 0; t < read_.size(); ++t) {
-      const TensorInfo& tensor = read_[t];
+    const auto [parts, i] = place_of(slot, reading.index, reading.worker);
+    std::span<PixelStep> later;
+    if (most > 0)
+      later = std::span(memory_of<PixelStep>(slot, parts.more[kSteps]) + i * most, most);
+    std::span<ErasedBox> boxes;
+    if (!erased_.empty())
+      boxes = std::span(memory_of<ErasedBox>(slot, parts.more[kBoxes]) + i * erased_.size(),
+                        erased_.size());
+    for (std::size_t t = 0; t < tensors().size(); ++t) {
+      const TensorInfo& tensor = tensors()[t];
       if (!tensor.pixels) continue;
-      const std::span<std::uint8_t> bytes(
-          pool ? pool->pixels() : reinterpret_cast<std::uint8_t*>(places[t]),
-          static_cast<std::size_t>(tensor.shape.elements()));
-      std::function<void()> resize;
-      if (pool) resize = [pool] { pool->resize(); };
       // Unaugmented: the window in the middle of the padding, which is the image as it is.
-      if (!change) std::fill(later.begin(), later.end(), PixelStep{});
-      const Augmentation taken = change ? change(change.drawn(i, sample), bytes, tensor.shape, cut,
-                                                 boxes_of(i), later, std::move(resize))
-                                        : Augmentation{centre_, centre_, 0};
-      window(t, bytes.data(), taken);
+      const auto centre = static_cast<std::int32_t>(padding_);
+      Augmentation window{centre, centre, 0};
+      std::fill(later.begin(), later.end(), PixelStep{});
+      std::fill(boxes.begin(), boxes.end(), ErasedBox{});
+      if (change) {
+        const std::span<std::uint8_t> bytes(
+            pool ? pool->pixels() : reinterpret_cast<std::uint8_t*>(reading.places[t]),
+            static_cast<std::size_t>(tensor.shape.elements()));
+        std::function<void()> resize;
+        if (pool) resize = [pool] { pool->resize(); };
+        window = change(drawn, bytes, tensor.shape, cut, boxes, later, std::move(resize));
+      }
+      if (pool) memory_of<CutPicture>(slot, parts.more[kCuts])[i] = pool->cut;
+      const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
+      std::memcpy(memory_of<std::int32_t>(slot, parts.more[kWindows]) + i * row.size(), row.data(),
+                  sizeof row);
+      if (!on_host_ || by_batch_) continue;
+      const Shape& one = parts.tensors[t].shape();
+      run(*cpu_, host_buffers_[worker].work[t],
+          slot.batch.tensors[t].tensor.slice(
+              static_cast<std::int64_t>(reading.index) * one.elements(), one));
     }
   }
 
-  std::size_t soft_tensor() const { return soft_; }  ///< kNoTensor: there is none
-  /// After read() of so many samples: a row of shares for each, of its own class and of its
-  /// neighbour's.
+  void end(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
+    if (pool_) {
+      // What a short batch leaves out is made of whatever lies there.
+      CutPicture* cuts = memory_of<CutPicture>(slot, slot.device.more[kCuts]);
+      std::fill(cuts + samples.size(), cuts + batch_size_, CutPicture::whole(shape_[0], shape_[1]));
+      slot.bytes = static_cast<std::size_t>(slot.device.more[kPool].raw() - slot.device.all.raw()) +
+                   static_cast<std::size_t>(pool_->used());
+    }
+    if (mix_) {
+      const BatchMix mix = change.mix(change.drawn(0, samples.front()), first_);
+      const Tensor& part = place_of(slot, 0, 0).parts.more[kMix];
+      std::memcpy(memory_of<BatchMix>(slot, part), &mix, sizeof mix);
+      if (soft_ != kNoTensor)
+        write_shares(mix, samples.size(), reinterpret_cast<float*>(memory(slot, soft_)));
+    }
+    for (std::size_t t = 0; by_batch_ && t < tensors().size(); ++t)
+      run(*cpu_, host_buffers_[0].work[t], slot.batch.tensors[t].tensor);
+  }
+
+  /// A row of shares for each of so many samples, of its own class and of its neighbour's.
   void write_shares(const BatchMix& mix, std::size_t samples, float* out) const {
-    const auto classes = static_cast<std::size_t>(made_[soft_].shape.elements());
+    const auto classes = static_cast<std::size_t>(tensors()[soft_].shape.elements());
     const float own = mix.share(first_);
     std::fill_n(out, samples * classes, 0.0F);
     for (std::size_t i = 0; i < samples; ++i) {
@@ -118,260 +278,30 @@ class ImageReader {
     }
   }
 
- private:
-  const Dataset& dataset_;
-  std::vector<TensorInfo> read_, made_;
-  bool pictures_;
-  std::int64_t side_;
-  Dataset::Split split_;
-  std::int32_t centre_;
-  std::size_t boxes_each_;
-  std::vector<ErasedBox> boxes_;  ///< by sample of the batch
-  Shape first_;                   ///< of the data's first image
-  std::size_t soft_ = kNoTensor;
-  std::vector<std::int32_t> labels_;  ///< by sample of the batch
-};
-
-/// Its member is there before a maker's tensors are.
-struct HasImageReader {
-  HasImageReader(const Dataset& dataset, const BatchMakerSettings& settings)
-      : image_(dataset, settings) {}
-  ImageReader image_;
-};
-
-template <class T>
-class HostImageMaker final : HasImageReader, public RowMaker {
- public:
-  HostImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
-      : HasImageReader(dataset, settings),
-        RowMaker(dataset, settings, backend, image_.read_tensors(), image_.made_tensors()),
-        mix_(settings.mix),
-        windows_(static_cast<std::size_t>(settings.batch_size)) {
-    const auto workers = static_cast<std::size_t>(workers_.threads()), rows = mix_ ? workers : 0;
-    for (std::size_t t = 0; t < tensors().size(); ++t) {
-      const TensorInfo& tensor = tensors()[t];
-      if (!tensor.pixels) continue;
-      const std::vector<std::uint8_t> raw(bytes(t));
-      const std::vector<Wide> row(static_cast<std::size_t>(tensor.shape[1] * tensor.shape[2]));
-      images_.emplace(
-          t, HostImage{{tensor.shape, *tensor.pixels, settings.crop_padding, settings.erased},
-                       {tensor.shape, *tensor.pixels, settings.crop_padding, settings.erased},
-                       {mix_ ? static_cast<std::size_t>(batch_size_) : workers, raw},
-                       {rows, std::vector<T>(row.size())},
-                       {rows, {row, row}}});
-    }
-  }
-
- private:
-  std::byte* place(const Slot& slot, std::size_t i, std::size_t t, int worker) override {
-    if (std::byte* label = image_.label_place(i, t)) return label;
-    const auto image = images_.find(t);
-    if (image == images_.end()) return RowMaker::place(slot, i, t, worker);
-    return reinterpret_cast<std::byte*>(
-        image->second.raw[mix_ ? i : static_cast<std::size_t>(worker)].data());
-  }
-
-  void read(const Reading& reading) override {
-    const std::size_t i = reading.index;
-    image_.read(i, reading.sample, reading.places, reading.change, {}, nullptr,
-                [&](std::size_t t, const std::uint8_t* bytes, const Augmentation& window) {
-                  windows_[i] = window;
-                  if (!mix_)
-                    images_.at(t).table.write(bytes, window, image_.boxes_of(i),
-                                              numbers(reading.slot, i, t));
-                });
-  }
-
-  void end(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
-    if (!mix_) return;
-    const BatchMix mix = image_.mix(change, change.drawn(0, samples.front()));
-    for (auto& [t, image] : images_) {
-      workers_.run(static_cast<std::int64_t>(samples.size()), [&, t = t, &image = image](
-                                                                  std::int64_t item, int worker) {
-        const auto i = static_cast<std::size_t>(item);
-        write_mixed(image, tensors()[t].shape, mix, i, samples.size(), worker, numbers(slot, i, t));
-      });
-    }
-    if (const std::size_t soft = image_.soft_tensor(); soft != kNoTensor)
-      image_.write_shares(mix, samples.size(), reinterpret_cast<float*>(memory(slot, soft)));
-  }
-
-  using Wide = std::conditional_t<sizeof(T) == 8, double, float>;
-  struct HostImage {
-    ImageTable<T> table;
-    ImageTable<Wide> wide;  ///< for mixing, before numbers are rounded
-    /// By worker, for mixing by sample: one image as the data set gives it
-    std::vector<std::vector<std::uint8_t>> raw;
-    std::vector<std::vector<T>> row;                     ///< by worker, for mixing
-    std::vector<std::array<std::vector<Wide>, 2>> rows;  ///< by worker, for mixing
+  /// What images on the CPU are made of: the buffers that samples are read into.
+  struct HostBuffers {
+    RawBatch read;
+    std::vector<Work> work;  ///< by tensor
   };
 
-  /// Where image i's are: as many as it has bytes.
-  T* numbers(const Slot& slot, std::size_t i, std::size_t t) const {
-    return reinterpret_cast<T*>(memory(slot, t)) + i * bytes(t);
-  }
-
-  /// Image i of so many, mixed with the one before.
-  void write_mixed(HostImage& image, const Shape& shape, const BatchMix& mix, std::size_t i,
-                   std::size_t samples, int worker, T* out) {
-    const std::size_t other = i > 0 ? i - 1 : samples - 1;
-    const std::int64_t width = shape[1], channels = shape[2];
-    auto& rows = image.rows[static_cast<std::size_t>(worker)];
-    std::vector<Wide>&own = rows[0], &neighbour = rows[1];
-    const Wide share = static_cast<Wide>(mix.own) / static_cast<Wide>(math::kWholeShare);
-    for (std::int64_t y = 0; y < shape[0]; ++y, out += width * channels) {
-      const bool through = y >= mix.top && y < mix.bottom;
-      if (share == Wide(1)) {
-        image.table.write_row(image.raw[i].data(), windows_[i], image_.boxes_of(i), y, out);
-      } else {
-        image.wide.write_row(image.raw[i].data(), windows_[i], image_.boxes_of(i), y, own.data());
-        image.wide.write_row(image.raw[other].data(), windows_[other], image_.boxes_of(other), y,
-                             neighbour.data());
-        for (std::size_t k = 0; k < own.size(); ++k)
-          out[k] = T(math::mixed_pixel(share, own[k], neighbour[k]));
-      }
-      if (!through) continue;
-      std::vector<T>& row = image.row[static_cast<std::size_t>(worker)];
-      image.table.write_row(image.raw[other].data(), windows_[other], image_.boxes_of(other), y,
-                            row.data());
-      std::copy(row.begin() + mix.left * channels, row.begin() + mix.right * channels,
-                out + mix.left * channels);
-    }
-  }
-
-  bool mix_;
-  std::vector<Augmentation> windows_;        ///< by sample of the batch
-  std::map<std::size_t, HostImage> images_;  ///< by tensor
-};
-
-/// The device resizes pictures, changes colours and shapes, crops, flips, normalises, erases, mixes
-/// and casts; a byte a number crosses the bus, or the pixels of each picture's part.
-class DeviceImageMaker final : HasImageReader, public DeviceRowMaker {
-  using enum ImageCollate::Part;
-
- public:
-  DeviceImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
-      : HasImageReader(dataset, settings),
-        DeviceRowMaker(dataset, settings, backend, image_.read_tensors(), image_.made_tensors()),
-        padding_(settings.crop_padding),
-        erased_(settings.erased),
-        mix_(settings.mix) {
-    std::int64_t images = 0;
-    for (const TensorInfo& tensor : tensors()) {
-      if (!tensor.pixels) continue;
-      ++images;
-      shape_ = tensor.shape;
-    }
-    if (images == 1) steps_ = settings.steps;  // places of steps are those of one image
-    const Shape batch = shape_.with_batch(batch_size_);
-    if (images == 1 && image_.pictures() && shape_[2] == 3) {
-      pool_ = std::make_unique<PicturePool>(shape_.elements(), batch_size_);
-      for (int worker = 0; worker < workers_.threads(); ++worker)
-        targets_.emplace_back(*pool_, shape_);
-      resized_ = Tensor(backend, batch, DType::kUInt8);
-    }
-    if (steps_ > 0) {
-      changed_ = Tensor(backend, batch, DType::kUInt8);
-      scratch_ = Tensor(backend, batch, DType::kUInt8);
-    }
-  }
-
-  void make(Slot& slot) const override {
-    const RawBatch& from = raw(slot);
-    for (std::size_t t = 0; t < from.tensors.size(); ++t) {
-      const TensorInfo& tensor = tensors()[t];
-      if (!tensor.pixels) continue;
-      if (pool_)
-        backend_.resize_pictures({.x = from.more[kPool], .parts = from.more[kCuts], .y = resized_});
-      if (steps_ > 0)
-        backend_.change_pixels(
-            {.x = from.tensors[t], .steps = from.more[kSteps], .scratch = scratch_, .y = changed_});
-      AugmentImages args{.x = steps_ > 0 ? changed_ : from.tensors[t],
-                         .params = from.more[kWindows],
-                         .y = slot.batch.tensors[t].tensor,
-                         .crop_padding = padding_,
-                         .boxes = from.more[kBoxes],
-                         .mix = from.more[kMix]};
-      std::copy(erased_.begin(), erased_.end(), args.values.begin());
-      for (std::size_t c = 0;
-           c < std::min(args.mean.size(), static_cast<std::size_t>(tensor.shape[2])); ++c) {
-        args.mean[c] = tensor.pixels->mean[c];
-        args.std[c] = tensor.pixels->std[c];
-      }
-      backend_.augment_images(args);
-    }
-  }
-
- private:
-  std::vector<Part> parts() const override {
-    const auto erased = static_cast<std::int64_t>(erased_.size());
-    return {{Shape{batch_size_, 3}},
-            {Shape{batch_size_, erased, 4}, DType::kInt32, erased > 0},
-            {Shape{5}, DType::kInt32, mix_},
-            {Shape{batch_size_, steps_, kPixelStepNumbers}, DType::kInt32, steps_ > 0},
-            {Shape{batch_size_, kCutPictureNumbers}, DType::kInt32, pool_ != nullptr},
-            {Shape{pool_ ? pool_->bytes() : 0}, DType::kUInt8, pool_ != nullptr}};
-  }
-  const Tensor* made_elsewhere(std::size_t t) const override {
-    return pool_ && tensors()[t].pixels ? &resized_ : nullptr;
-  }
-
-  std::byte* place(const Slot& slot, std::size_t i, std::size_t t, int worker) override {
-    if (std::byte* label = image_.label_place(i, t)) return label;
-    if (made_elsewhere(t)) return targets_[static_cast<std::size_t>(worker)].image();
-    return DeviceRowMaker::place(slot, i, t, worker);
-  }
-
-  void begin(Slot& slot) override {
-    if (pool_) pool_->restart(part<std::uint8_t>(slot, kPool));
-  }
-
-  void read(const Reading& reading) override {
-    const Slot& slot = reading.slot;
-    const std::size_t i = reading.index, most = static_cast<std::size_t>(steps_);
-    std::span<PixelStep> later;
-    if (most > 0) later = std::span(part<PixelStep>(slot, kSteps) + i * most, most);
-    PoolTarget* target = pool_ ? &targets_[static_cast<std::size_t>(reading.worker)] : nullptr;
-    image_.read(
-        i, reading.sample, reading.places, reading.change, later, target,
-        [&](std::size_t, const std::uint8_t*, const Augmentation& window) {
-          if (target) part<CutPicture>(slot, kCuts)[i] = target->cut;
-          const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
-          std::memcpy(part<std::int32_t>(slot, kWindows) + i * row.size(), row.data(), sizeof row);
-          const std::span<const ErasedBox> boxes = image_.boxes_of(i);
-          if (!boxes.empty())
-            std::copy(boxes.begin(), boxes.end(), part<ErasedBox>(slot, kBoxes) + i * boxes.size());
-        });
-  }
-
-  void end(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
-    if (pool_) {
-      // What a short batch leaves out is made of whatever lies there.
-      CutPicture* cuts = part<CutPicture>(slot, kCuts);
-      std::fill(cuts + samples.size(), cuts + batch_size_, CutPicture::whole(shape_[0], shape_[1]));
-      slot.bytes = static_cast<std::size_t>(slot.device.more[kPool].raw() - slot.device.all.raw()) +
-                   static_cast<std::size_t>(pool_->used());
-    }
-    if (!mix_) return;
-    const BatchMix mix = image_.mix(change, change.drawn(0, samples.front()));
-    std::memcpy(part<BatchMix>(slot, kMix), &mix, sizeof mix);
-    if (const std::size_t soft = image_.soft_tensor(); soft != kNoTensor)
-      image_.write_shares(mix, samples.size(), reinterpret_cast<float*>(memory(slot, soft)));
-  }
-
-  template <class T>
-  T* part(const Slot& slot, ImageCollate::Part which) const {
-    return reinterpret_cast<T*>(host(slot, slot.device.more[which]));
-  }
-
-  std::int64_t padding_;
+  std::size_t soft_;                  ///< the tensor of class numbers that become shares
+  std::vector<std::int32_t> labels_;  ///< those, by sample of the batch
+  bool pictures_;
+  std::int64_t side_, padding_;
   std::vector<double> erased_;
   bool mix_;
-  Shape shape_;                         ///< of the image; of several, the last
-  std::int64_t steps_ = 0;              ///< left to the device, at most, of an image
-  std::unique_ptr<PicturePool> pool_;   ///< null: images have the data set's size
-  std::deque<PoolTarget> targets_;      ///< by worker
-  Tensor resized_, changed_, scratch_;  ///< of one batch: batches are made one after another
+  Shape first_;                        ///< of the first image
+  Shape shape_;                        ///< of the image; of several, the last
+  std::int64_t steps_ = 0;             ///< left to the backend, at most, of an image
+  std::unique_ptr<PicturePool> pool_;  ///< null: images have the data set's size
+  std::deque<PoolTarget> targets_;     ///< by worker
+  Tensor resized_;                     ///< of one batch: batches are made one after another
+  ChangeBuffers change_buffers_;       ///< the same
+  /// The loader's own threads of the CPU, as another thread issues the backend's work; null: images
+  /// are made by a device
+  std::unique_ptr<CpuBackend> cpu_;
+  bool by_batch_ = false;                  ///< on the CPU: images are made once a batch is read
+  std::vector<HostBuffers> host_buffers_;  ///< of one batch then; else by worker, of one image
 };
 
 }  // namespace
@@ -413,20 +343,7 @@ std::unique_ptr<BatchMaker> ImageCollate::maker(const Dataset& dataset,
          "data.augment erases {} rectangles of an image; allowed: at most {}",
          settings.erased.size(), AugmentImages().values.size());
   }
-  if (backend.device() != DeviceType::kCpu)
-    return std::make_unique<DeviceImageMaker>(dataset, settings, backend);
-  switch (settings.dtype) {
-    case DType::kFloat32:
-      return std::make_unique<HostImageMaker<float>>(dataset, settings, backend);
-    case DType::kFloat64:
-      return std::make_unique<HostImageMaker<double>>(dataset, settings, backend);
-    case DType::kBFloat16:
-      return std::make_unique<HostImageMaker<BFloat16>>(dataset, settings, backend);
-    case DType::kFloat16:
-      return std::make_unique<HostImageMaker<Float16>>(dataset, settings, backend);
-    default: break;
-  }
-  fail(ExitCode::kInternal, "loader", "images cannot be {}", name_of(settings.dtype));
+  return std::make_unique<ImageMaker>(dataset, settings, backend);
 }
 
 void ImageCollate::describe(const DatasetInfo& data, ModelDescription& description) const {

@@ -10,6 +10,7 @@
 #include "apps/pictures/picture.h"
 #include "core/error.h"
 #include "core/shape.h"
+#include "kernels/cpu/resize.h"
 
 namespace starling {
 
@@ -71,7 +72,7 @@ class PoolTarget final : public CutTarget {
   }
   /// Resizes at once, for what looks at the image's bytes.
   void resize() {
-    resize_cut(cut, pixels_, image_[0], image_[1], made_.data());
+    cpu::resize_cut(cut, pixels_, image_[0], image_[1], made_.data());
     put();
     cut.place = place_;
   }

@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "apps/pictures/codec.h"
-#include "apps/pictures/resize.h"
-#include "apps/pictures/resize_kernels.h"
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/registry.h"
+#include "kernels/cpu/resize.h"
+#include "kernels/cpu/resize_kernels.h"
 
 namespace starling {
 namespace {
@@ -48,10 +48,6 @@ Turn turn_of(int orientation) {
 std::int32_t bits_of(const Turn& turn) {
   return (turn.transposed ? CutPicture::kTransposed : 0) |
          (turn.mirror_y ? CutPicture::kMirrorY : 0) | (turn.mirror_x ? CutPicture::kMirrorX : 0);
-}
-Turn turn_of_bits(std::int32_t bits) {
-  return {(bits & CutPicture::kTransposed) != 0, (bits & CutPicture::kMirrorY) != 0,
-          (bits & CutPicture::kMirrorX) != 0};
 }
 
 /// A part of the picture as it is seen, as it lies in the file.
@@ -245,7 +241,7 @@ Interpolation interpolation_of(std::string_view name) {
 struct PictureDecoder::State {
   PictureSettings settings;
   DecodedRegion region;
-  Resizer resizer;
+  cpu::Resizer resizer;
   std::vector<std::uint8_t> resized;
 
   StoredPicture header(std::span<const std::uint8_t> file, const std::string& source) const {
@@ -342,8 +338,8 @@ struct PictureDecoder::State {
 
   /// The window among the pixels, and the box in it. Of a scaled picture the window ends in the
   /// midst of pixels, which belong to it.
-  static std::pair<PixelWindow, PixelBox> window_of(const PicturePart& part,
-                                                    const PartPixels& from) {
+  static std::pair<cpu::PixelWindow, cpu::PixelBox> window_of(const PicturePart& part,
+                                                              const PartPixels& from) {
     const std::int64_t denominator = from.denominator;
     const auto scale = static_cast<double>(denominator);
     const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin,
@@ -457,28 +453,6 @@ void PictureDecoder::cut(const PixelRows& picture, const std::string& source,
   const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
   state_->leave_or(plan, State::in_memory(picture, plan), target,
                    [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
-}
-
-void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height,
-                std::int64_t width, std::uint8_t* out) {
-  const Turn turn = turn_of_bits(cut.turn);
-  const std::int64_t rows = turn.transposed ? width : height,
-                     columns = turn.transposed ? height : width;
-  thread_local Resizer resizer;
-  thread_local std::vector<std::uint8_t> wide, resized;
-  // show() takes pixels of 4 bytes.
-  const auto count = static_cast<std::size_t>(cut.height) * static_cast<std::size_t>(cut.width);
-  wide.resize(4 * count);
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(wide.data() + 4 * i, pixels + 3 * i, 3);
-  resized.resize(static_cast<std::size_t>(4 * rows * columns));
-  resizer.resize(
-      {.pixels = wide.data(),
-       .stride = 4 * std::int64_t{cut.width},
-       .height = cut.height,
-       .width = cut.width},
-      {.top = cut.box_top, .left = cut.box_left, .height = cut.box_height, .width = cut.box_width},
-      static_cast<Interpolation>(cut.interpolation), rows, columns, resized.data());
-  show(turn, resized.data(), columns, {height, width, 3}, out);
 }
 
 void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string& source) {

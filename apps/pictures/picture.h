@@ -75,10 +75,6 @@ class CutTarget {
   virtual std::uint8_t* take(std::int64_t bytes) = 0;
   CutPicture cut;  ///< what lies there. Its `place` is left to the target
 };
-/// Makes the image, of height × width × 3 bytes, of what a decoder has left: the bits of
-/// Backend::resize_pictures, on every instruction set.
-void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height,
-                std::int64_t width, std::uint8_t* out);
 
 /// Decodes pictures one after another; keeps its memory from one to the next. One thread uses it.
 ///

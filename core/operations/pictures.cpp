@@ -7,27 +7,29 @@
 
 namespace starling {
 
+// A loader asks for these once for each image of some thousand bytes: texts are made where they are
+// needed.
 void check(const AugmentImages& args) {
   require(args.x && args.y && args.x.dtype() == DType::kUInt8 && args.x.shape().rank() == 4 &&
               args.x.shape() == args.y.shape() && args.x.shape()[3] >= 1 && args.x.shape()[3] <= 4,
           "augment_images", "x must be bytes of B×H×W×C with at most 4 channels, y of its shape");
   if (args.boxes) {
     const Shape& shape = args.boxes.shape();
-    require(args.boxes.dtype() == DType::kInt32 && shape.rank() == 3 &&
-                shape[0] == args.x.shape()[0] && shape[2] == 4 &&
-                shape[1] <= static_cast<std::int64_t>(args.values.size()),
-            "augment_images", "boxes are {} of {}; needed: int32 [{}, at most {}, 4]", shape.text(),
-            name_of(args.boxes.dtype()), args.x.shape()[0], args.values.size());
+    if (args.boxes.dtype() != DType::kInt32 || shape.rank() != 3 || shape[0] != args.x.shape()[0] ||
+        shape[2] != 4 || shape[1] > static_cast<std::int64_t>(args.values.size()))
+      fail(ExitCode::kInternal, "augment_images",
+           "boxes are {} of {}; needed: int32 [{}, at most {}, 4]", shape.text(),
+           name_of(args.boxes.dtype()), args.x.shape()[0], args.values.size());
   }
   if (args.params) {
-    require(args.params.dtype() == DType::kInt32 && args.params.elements() == args.x.shape()[0] * 3,
-            "augment_images", "params are {} of {}; needed: int32 [{}, 3]",
-            args.params.shape().text(), name_of(args.params.dtype()), args.x.shape()[0]);
+    if (args.params.dtype() != DType::kInt32 || args.params.elements() != args.x.shape()[0] * 3)
+      fail(ExitCode::kInternal, "augment_images", "params are {} of {}; needed: int32 [{}, 3]",
+           args.params.shape().text(), name_of(args.params.dtype()), args.x.shape()[0]);
   }
   if (args.mix) {
-    require(args.mix.dtype() == DType::kInt32 && args.mix.elements() == 5, "augment_images",
-            "mix is {} of {}; needed: int32 [5]", args.mix.shape().text(),
-            name_of(args.mix.dtype()));
+    if (args.mix.dtype() != DType::kInt32 || args.mix.elements() != 5)
+      fail(ExitCode::kInternal, "augment_images", "mix is {} of {}; needed: int32 [5]",
+           args.mix.shape().text(), name_of(args.mix.dtype()));
   }
 }
 
@@ -52,10 +54,10 @@ void check(const ChangePixels& args) {
           "change_pixels",
           "x, scratch and y must be bytes of one shape, B×H×W×C with at most 4 channels");
   const Shape shape = args.steps ? args.steps.shape() : Shape{};
-  require(shape.rank() == 3 && args.steps.dtype() == DType::kInt32 &&
-              shape[0] == args.x.shape()[0] && shape[2] == kPixelStepNumbers,
-          "change_pixels", "steps are {}; needed: int32 [{}, some, {}]", shape.text(),
-          args.x.shape()[0], kPixelStepNumbers);
+  if (shape.rank() != 3 || args.steps.dtype() != DType::kInt32 || shape[0] != args.x.shape()[0] ||
+      shape[2] != kPixelStepNumbers)
+    fail(ExitCode::kInternal, "change_pixels", "steps are {}; needed: int32 [{}, some, {}]",
+         shape.text(), args.x.shape()[0], kPixelStepNumbers);
 }
 
 }  // namespace starling

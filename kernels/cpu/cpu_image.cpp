@@ -2,11 +2,9 @@
 #include <cstring>
 
 #include "core/operations/convolutions.h"
-#include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend_detail.h"
-#include "kernels/math/pixel.h"
 
-// Pooling and the augmentation of images.
+// Pooling.
 namespace starling {
 
 using cpu::Index;
@@ -101,55 +99,6 @@ void CpuBackend::issue(const Pool2dBackward& args) {
     } else {
       k.avg_pool_backward(dy, dx, g, 0, images);
     }
-  });
-}
-
-void CpuBackend::issue(const AugmentImages& args) {
-  const Shape shape = args.x.shape();
-  const std::int32_t* params = cpu::optional<std::int32_t>(args.params);
-  const Index boxes_each = args.boxes_each();
-  const std::int32_t* boxes = cpu::optional<std::int32_t>(args.boxes);
-  const std::int32_t* mix = cpu::optional<std::int32_t>(args.mix);
-  floating(args.y, [&](auto type) {
-    using T = decltype(type);
-    using C = Compute<T>;
-    const std::uint8_t* x = args.x.data<std::uint8_t>();
-    T* y = args.y.data<T>();
-    const Index images = shape[0], height = shape[1], width = shape[2], channels = shape[3];
-    // A pixel of image n as it is before mixing.
-    const auto pixel = [&](Index n, Index h, Index w, Index c) {
-      const Index top = params ? params[3 * n] - args.crop_padding : 0,
-                  left = params ? params[3 * n + 1] - args.crop_padding : 0;
-      const bool flip = params && params[3 * n + 2] != 0;
-      const Index from_h = h + top, from_w = (flip ? width - 1 - w : w) + left;
-      const bool inside = from_h >= 0 && from_h < height && from_w >= 0 && from_w < width;
-      const std::uint8_t value =
-          inside ? x[((n * height + from_h) * width + from_w) * channels + c] : std::uint8_t{0};
-      const auto i = static_cast<std::size_t>(c);
-      auto number = math::normalized_pixel<C>(value, args.mean[i], args.std[i]);
-      for (Index k = 0; k < boxes_each; ++k) {
-        if (math::in_box(boxes + (n * boxes_each + k) * 4, h, w))
-          number = static_cast<C>(args.values[static_cast<std::size_t>(k)]);
-      }
-      return number;
-    };
-    threads_.parallel_for(images, 1, [&](Index begin, Index end) {
-      for (Index n = begin; n < end; ++n) {
-        for (Index h = 0; h < height; ++h) {
-          for (Index w = 0; w < width; ++w) {
-            const C own = mix ? math::own_share<C>(mix, h, w) : C(1);
-            T* to = y + ((n * height + h) * width + w) * channels;
-            for (Index c = 0; c < channels; ++c) {
-              const C number = pixel(n, h, w, c);
-              to[c] = cpu::narrow<T>(
-                  own == C(1)
-                      ? number
-                      : math::mixed_pixel(own, number, pixel(n > 0 ? n - 1 : images - 1, h, w, c)));
-            }
-          }
-        }
-      }
-    });
   });
 }
 

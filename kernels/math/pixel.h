@@ -15,8 +15,8 @@ struct PixelScale {
 
 namespace math {
 
-/// (v/255 - mean)/deviation: a pixel as the model takes it. The loader and every backend's
-/// augment_images share it, for equal bits. T: float or double.
+/// (v/255 - mean)/deviation: a pixel as the model takes it. Every backend's augment_images shares
+/// it, for equal bits. T: float or double.
 template <class T>
 STARLING_HD T normalized_pixel(std::uint8_t value, double mean, double deviation) {
   return (static_cast<T>(value) / static_cast<T>(255) - static_cast<T>(mean)) /

@@ -39,7 +39,7 @@ struct PixelStep {
   std::int32_t numbers[kNumbers] = {};
 };
 
-// Changes of pixels: the loader's kernels and a backend's change_pixels() share it, for equal bits.
+// Changes of pixels: every backend's change_pixels() shares it, for equal bits.
 // Integers, but for hues, which are fp32 without fused multiply-add.
 namespace math {
 

@@ -25,7 +25,7 @@ struct __attribute__((packed, aligned(4))) CutPicture {
   static constexpr double kMostShrink = 4.0;
 
   /// An image that is made already.
-  static CutPicture whole(std::int64_t height, std::int64_t width) {
+  STARLING_HD static CutPicture whole(std::int64_t height, std::int64_t width) {
     CutPicture cut;
     cut.box_height = static_cast<double>(height);
     cut.box_width = static_cast<double>(width);
@@ -53,7 +53,7 @@ STARLING_HD void make_line_taps(std::int64_t inputs, double begin, double step, 
   for (int t = count; t < kMost; ++t) taps.weights[t] = 0;
 }
 
-/// One pixel of kChannels bytes, of rows `stride` bytes apart: the bits of the loader's two passes.
+/// One pixel of kChannels bytes, of rows `stride` bytes apart: the bits of the CPU's two passes.
 /// No line has more than row_taps or column_taps weights.
 template <int kChannels, int kMost>
 STARLING_HD void resized_pixel(const LineTaps<kMost>& row, int row_taps,
@@ -91,12 +91,13 @@ STARLING_HD std::int64_t picture_tiles(std::int64_t height, std::int64_t width) 
   return (height + kPictureTile - 1) / kPictureTile * ((width + kPictureTile - 1) / kPictureTile);
 }
 
-/// One tile of one image of height × width × 3 bytes, by a team as kernels/math/run_pixel_steps.h
-/// describes it.
-template <class Team>
+/// One tile of one image of height × width × kChannels bytes, of pixels whose rows are `stride`
+/// bytes apart. By a device's team as kernels/math/run_pixel_steps.h describes it, with each(n, f)
+/// that calls f(i) for each i below n.
+template <int kChannels, class Team>
 STARLING_HD void resize_tile(const Team& team, PictureRoom& room, const CutPicture& cut,
-                             std::int64_t tile, std::int64_t height, std::int64_t width,
-                             const std::uint8_t* pixels, std::uint8_t* image) {
+                             std::int64_t stride, std::int64_t tile, std::int64_t height,
+                             std::int64_t width, const std::uint8_t* pixels, std::uint8_t* image) {
   const bool transposed = (cut.turn & CutPicture::kTransposed) != 0;
   const std::int64_t rows = transposed ? width : height, columns = transposed ? height : width;
   const std::int64_t across = (columns + kPictureTile - 1) / kPictureTile;
@@ -127,8 +128,8 @@ STARLING_HD void resize_tile(const Team& team, PictureRoom& room, const CutPictu
     const std::int64_t seen_y = transposed ? column : row, seen_x = transposed ? row : column;
     const std::int64_t y = (cut.turn & CutPicture::kMirrorY) != 0 ? height - 1 - seen_y : seen_y;
     const std::int64_t x = (cut.turn & CutPicture::kMirrorX) != 0 ? width - 1 - seen_x : seen_x;
-    resized_pixel<3>(room.rows[i / kPictureTile], row_taps, room.columns[i % kPictureTile],
-                     column_taps, pixels, std::int64_t{3} * cut.width, image + (y * width + x) * 3);
+    resized_pixel<kChannels>(room.rows[i / kPictureTile], row_taps, room.columns[i % kPictureTile],
+                             column_taps, pixels, stride, image + (y * width + x) * kChannels);
   });
 }
 

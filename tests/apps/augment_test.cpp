@@ -14,13 +14,12 @@
 #include <vector>
 
 #include "apps/data/loader.h"
-#include "apps/pictures/pixel_kernels.h"
 #include "core/operations/pictures.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/pixels.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/support/base64.h"
-
-STARLING_DECLARE_PER_ISA(const PixelKernels& pixels_copy();)
 
 namespace starling::augment_tests {
 
@@ -106,30 +105,28 @@ TEST_CASE("apps/augment: a hue turned back by less than fp32 tells is not turned
 }
 
 TEST_CASE("apps/augment: operations have the same bits on every instruction set") {
-  const cpu::PixelKernels* copies[] = {&cpu::scalar::pixels_copy(), &cpu::avx2::pixels_copy(),
-                                       &cpu::avx512::pixels_copy()};
-  const auto runs = static_cast<std::size_t>(cpu::hardware_isa()) + 1;
   const OwnedImage before = random_image({23, 37, 3});
-  std::vector<std::vector<Bytes>> results(runs);
-  for (std::size_t k = 0; k < runs; ++k) {
-    const auto kept = [&](const auto& change) {
-      Bytes bytes = before.bytes;
-      change(bytes.data(), static_cast<std::int64_t>(bytes.size()));
-      results[k].push_back(bytes);
+  std::vector<PixelStep> steps{pixel_steps::brightness(1.4), pixel_steps::contrast(0.3),
+                               pixel_steps::saturation(1.7), pixel_steps::sharpness(0.2),
+                               pixel_steps::solarize(77.0),  pixel_steps::posterize(4),
+                               pixel_steps::autocontrast(),  pixel_steps::equalize()};
+  for (const double turn : {0.0, 0.06, 0.48, -0.02}) steps.push_back(pixel_steps::hue(turn));
+  for (const PixelStep& step : steps) {
+    CAPTURE(static_cast<int>(step.change));
+    const auto changed = [&](cpu::Isa isa) {
+      Bytes bytes(before.bytes.size());
+      cpu::change_image({.height = 23,
+                         .width = 37,
+                         .channels = 3,
+                         .steps = &step,
+                         .most = 1,
+                         .x = before.bytes.data(),
+                         .y = bytes.data()},
+                        isa);
+      return bytes;
     };
-    const cpu::PixelKernels& copy = *copies[k];
-    kept([&](std::uint8_t* bytes, std::int64_t n) { copy.scale(bytes, n, 23456, -700000); });
-    kept([&](std::uint8_t* bytes, std::int64_t n) { copy.blend_grey(bytes, n / 3, 27000); });
-    for (const float sixths : {0.0F, 0.37F, 2.9F, 5.9F})
-      kept([&](std::uint8_t* bytes, std::int64_t n) { copy.turn_hue(bytes, n / 3, sixths); });
-    kept([&](std::uint8_t* bytes, std::int64_t n) { copy.invert_and_mask(bytes, n, 77, 0xF0); });
-    kept([&](std::uint8_t* bytes, std::int64_t) {
-      const std::uint8_t* row = before.bytes.data() + 37 * 3;
-      copy.sharpen(row - 37 * 3, row, row + 37 * 3, 37 * 3, 3, 4000, bytes);
-    });
-    CHECK(copy.grey_sum(before.bytes.data(), 23 * 37) ==
-          copies[0]->grey_sum(before.bytes.data(), 23 * 37));
-    CHECK(results[k] == results[0]);
+    for (const cpu::Isa isa : tests::instruction_sets())
+      CHECK(changed(isa) == changed(cpu::Isa::kScalar));
   }
 }
 

@@ -125,16 +125,15 @@ TEST_CASE(
     "apps/loader: batches hold the right samples, cropped, flipped and normalised, in fp32 and "
     "fp64") {
   // Images and how far crops reach beyond them.
-  const std::vector<std::pair<Shape, std::int64_t>> images{{Shape{6, 5, 3}, 2},
-                                                           {Shape{4, 7, 1}, 2},
-                                                           {Shape{3, 3, 2}, 2},
-                                                           {Shape{3, 4, 4}, 2},
-                                                           {Shape{2, 2, 3}, 9}};
+  const std::vector<std::pair<Shape, std::int64_t>> images{
+      {Shape{6, 5, 3}, 2}, {Shape{4, 7, 1}, 2}, {Shape{3, 3, 2}, 2},
+      {Shape{3, 4, 4}, 2}, {Shape{2, 2, 3}, 9}, {Shape{80, 90, 3}, 4}};
   for (const auto& [image, padding] : images) {
     const NumberedDataset dataset(47, 5, image);
     MemoryBackend backend;
     LoaderSettings settings = settings_of(5, 1, 2);
     settings.augment = augmenters_of(padding, true);
+    settings.threads = 2;
     Loader loader(dataset, settings, backend, DType::kFloat32);
     Loader wide(dataset, settings, backend, DType::kFloat64);
     REQUIRE(loader.batches_per_epoch() == 4);
@@ -166,6 +165,42 @@ TEST_CASE(
     CHECK(same);
     CHECK(flipped);
     CHECK(moved);
+  }
+}
+
+TEST_CASE("apps/loader: colours are changed of small and of large images, by several threads") {
+  for (const Shape& image : {Shape{6, 5, 3}, Shape{80, 90, 3}}) {
+    CAPTURE(image.text());
+    const NumberedDataset dataset(24, 1, image);
+    const ImageInfo info = dataset.images();
+    MemoryBackend backend;
+    LoaderSettings settings = settings_of(4, 0, 1);
+    settings.augment = augmenters_from(
+        {{"color_jitter", {{"contrast", 0.8}, {"hue", 0.4}}}, {"random_erasing", {{"p", 0.5}}}},
+        image);
+    settings.threads = 3;
+    Loader loader(dataset, settings, backend, DType::kFloat32);
+    const auto samples = epoch_samples(24, settings, 0);
+    const ImageChange change = image_change(settings.augment, settings.seed, 0);
+    for (std::size_t k = 0; k < 24; ++k) {
+      if (k % 4 == 0) loader.next();
+      Bytes bytes(static_cast<std::size_t>(image.elements()));
+      dataset.image(Split::kTrain, samples[k], bytes.data());
+      std::vector<ErasedBox> box(1);
+      change(samples[k], bytes, image, false, box);
+      bool same = true;
+      for (std::size_t i = 0; i < bytes.size(); ++i) {
+        const auto pixel = static_cast<std::int64_t>(i / 3), y = pixel / image[1],
+                   x = pixel % image[1];
+        const bool erased =
+            y >= box[0].top && y < box[0].bottom && x >= box[0].left && x < box[0].right;
+        const float plain = (bytes[i] / 255.0F - static_cast<float>(info.mean[i % 3])) /
+                            static_cast<float>(info.std[i % 3]);
+        same &= loader.make()["image"].data<float>()[k % 4 * bytes.size() + i] ==
+                (erased ? 0.0F : plain);
+      }
+      CHECK(same);
+    }
   }
 }
 

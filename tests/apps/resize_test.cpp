@@ -1,6 +1,6 @@
 // The passes of resizing pictures on every instruction set, against the formula, of 3 and of 4
 // bytes a pixel.
-#include "apps/pictures/resize.h"
+#include "kernels/cpu/resize.h"
 
 #include <doctest/doctest.h>
 
@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/pictures/resize_kernels.h"
 #include "core/philox.h"
+#include "kernels/cpu/resize_kernels.h"
 
 STARLING_DECLARE_PER_ISA(const ResizeKernels& resize_copy();)
 
@@ -130,7 +130,7 @@ TEST_CASE(
 
 TEST_CASE("apps/resize: pixels of 3 bytes become what those of 4 do, in any window of a picture") {
   Random random(3);
-  Resizer resizer;
+  cpu::Resizer resizer;
   for (int round = 0; round < 200; ++round) {
     const std::int64_t tall = 1 + random.below(40), wide = 1 + random.below(40),
                        height = 1 + random.below(50), width = 1 + random.below(50);
@@ -140,8 +140,8 @@ TEST_CASE("apps/resize: pixels of 3 bytes become what those of 4 do, in any wind
         four(static_cast<std::size_t>(4 * tall * wide));
     for (std::size_t i = 0; i < three.size(); ++i)
       four[i / 3 * 4 + i % 3] = three[i] = static_cast<std::uint8_t>(random.below(256));
-    const PixelBox box{0.25, 0.5, static_cast<double>(tall - top) - 0.25,
-                       static_cast<double>(wide - left) - 0.5};
+    const cpu::PixelBox box{0.25, 0.5, static_cast<double>(tall - top) - 0.25,
+                            static_cast<double>(wide - left) - 0.5};
     std::vector<std::uint8_t> of_three(static_cast<std::size_t>(3 * height * width) + 16,
                                        kUntouched),
         of_four(static_cast<std::size_t>(4 * height * width));

@@ -317,8 +317,8 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
 }
 
 Operation changed_pixels(const Image& x, Index steps) {
-  // Steps whose plain form is a line; apps/augment and cuda/image compare all of them with the
-  // loader's own code and the originals.
+  // Steps whose plain form is a line; apps/augment compares all of them with the originals, and
+  // cuda/image a device's with the CPU's.
   const auto number = [](Index image, Index step, Index which) {
     const PixelChange changes[] = {PixelChange::kWindow, PixelChange::kScale, PixelChange::kInvert,
                                    PixelChange::kTransform};

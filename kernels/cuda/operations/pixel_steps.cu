@@ -15,8 +15,11 @@ namespace {
 
 constexpr int kPixelThreads = 256;
 
-/// The threads of a block.
+/// The threads of a block, and memory that they share while they resize.
 struct Block {
+  static constexpr bool kWholeLines = false;
+  math::PictureRoom& taps;
+
   template <class F>
   STARLING_HD void each(std::int64_t n, F&& f) const {
 #if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
@@ -24,6 +27,43 @@ struct Block {
 #else
     (void)n, (void)f;
 #endif
+  }
+  template <class F>
+  STARLING_HD void share(std::int64_t n, F&& f) const {
+    constexpr std::int64_t kRange = 4;
+    each(n / kRange, [&](std::int64_t i) { f(kRange * i, kRange * i + kRange); });
+    each(n % kRange, [&](std::int64_t i) { f(n - n % kRange + i, n - n % kRange + i + 1); });
+  }
+  template <class F>
+  STARLING_HD void lines(std::int64_t height, std::int64_t n, F&& f) const {
+    const auto across = static_cast<std::uint32_t>(n);
+    each(height * n, [&](std::int64_t i) {
+      const std::uint32_t y = static_cast<std::uint32_t>(i) / across,
+                          x = static_cast<std::uint32_t>(i) - y * across;
+      f(y, x, std::int64_t{x} + 1);
+    });
+  }
+  template <class F>
+  STARLING_HD void colours(std::int64_t pixels, const std::uint8_t* from, std::uint8_t* to,
+                           F&& f) const {
+    each(pixels, [&](std::int64_t i) {
+      std::int32_t r = from[3 * i], g = from[3 * i + 1], b = from[3 * i + 2];
+      f(r, g, b);
+      if (to == nullptr) return;
+      to[3 * i] = static_cast<std::uint8_t>(r);
+      to[3 * i + 1] = static_cast<std::uint8_t>(g);
+      to[3 * i + 2] = static_cast<std::uint8_t>(b);
+    });
+  }
+  template <int kChannels>
+  STARLING_HD void resize(const std::int32_t* part, std::int64_t height, std::int64_t width,
+                          const std::uint8_t* from, std::uint8_t* to) const {
+    CutPicture cut = CutPicture::whole(part[2], part[3]);
+    cut.interpolation = part[4];
+    const std::uint8_t* corner = from + (part[0] * width + part[1]) * kChannels;
+    for (std::int64_t tile = 0; tile < math::picture_tiles(height, width); ++tile)
+      math::resize_tile<kChannels>(*this, taps, cut, width * kChannels, tile, height, width, corner,
+                                   to);
   }
   STARLING_HD void sync() const {
 #if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
@@ -62,8 +102,8 @@ __global__ void __launch_bounds__(kPixelThreads, 4)
   for (Index work = blockIdx.x; work < images * tiles; work += gridDim.x) {
     const Quotient image = divide(work, tiles);
     const CutPicture cut = parts[image.whole];
-    math::resize_tile(Block{}, room, cut, image.rest, height, width, x + cut.place,
-                      y + image.whole * height * width * 3);
+    math::resize_tile<3>(Block{room}, room, cut, std::int64_t{3} * cut.width, image.rest, height,
+                         width, x + cut.place, y + image.whole * height * width * 3);
   }
 }
 
@@ -72,9 +112,10 @@ __global__ void __launch_bounds__(kPixelThreads, 3)
     change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most,
                   const std::uint8_t* x, std::uint8_t* scratch, std::uint8_t* y) {
   __shared__ math::PixelRoom room;
+  __shared__ math::PictureRoom taps;
   const Index size = height * width * kChannels;
   for (Index image = blockIdx.x; image < images; image += gridDim.x) {
-    math::run_pixel_steps<kChannels>(Block{}, room, steps + image * most, most, height, width,
+    math::run_pixel_steps<kChannels>(Block{taps}, room, steps + image * most, most, height, width,
                                      x + image * size, scratch + image * size, y + image * size);
   }
 }

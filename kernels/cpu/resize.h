@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "apps/pictures/picture.h"
+#include "kernels/math/resize_pictures.h"
 
-namespace starling {
+namespace starling::cpu {
 
 /// Pixels of 3 or 4 bytes, of which a window may be looked at.
 struct PixelWindow {
@@ -41,4 +41,9 @@ class Resizer {
   std::vector<std::int16_t> row_;
 };
 
-}  // namespace starling
+/// Makes the image, of height × width × 3 bytes, of pixels that a decoder has left: the bits of
+/// Backend::resize_pictures, on every instruction set.
+void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height,
+                std::int64_t width, std::uint8_t* out);
+
+}  // namespace starling::cpu

@@ -22,7 +22,7 @@ struct ResizeColumns {
   static constexpr std::int64_t kBehind = 8;
 };
 
-/// The two passes of apps/pictures/resize.h, and what stands before and after them.
+/// The two passes of kernels/cpu/resize.h, and what stands before and after them.
 struct ResizeKernels {
   /// out[i] = Σ_t weights[t] · rows[t · stride + i] of n bytes, in 1/64 of a grey level.
   void (*mix_rows)(const std::uint8_t* rows, std::int64_t stride, const std::int32_t* weights,

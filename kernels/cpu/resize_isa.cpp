@@ -1,4 +1,4 @@
-#include "apps/pictures/resize_kernels.h"
+#include "kernels/cpu/resize_kernels.h"
 #include "kernels/math/resize_taps.h"
 
 #if defined(__SSE2__)
