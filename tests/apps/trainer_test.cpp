@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/training/config/habits.h"
 #include "apps/training/config/plugins.h"
 #include "apps/training/estimates/report.h"
 #include "examples/plugin/slow_average.h"
@@ -162,6 +163,15 @@ let star = sync.topology.type=star | optimizer.type=sgd
 2 4 | an algorithm's key | sync\.algorithm\.ordr: unknown key | sync.algorithm={"type": "gossip", "ordr": 1}
 )table",
                "run.json --dry-run");
+}
+
+TEST_CASE(
+    "trainer: another trainer's name of a key is told with its value, whatever bytes it has") {
+  CHECK(hint_of_key("", "arch", "a b") == "; give --set model.type='a b'");
+  CHECK(hint_of_key("data", "workers", 4) == "; give --set data.threads=4");
+  CHECK(hint_of_key("loss", "workers", 4).empty());
+  CHECK(
+      hint_of_key("", "arch", nlohmann::json{{"\xff", 1}}).starts_with("; give --set model.type="));
 }
 
 TEST_CASE(

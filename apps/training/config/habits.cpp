@@ -161,8 +161,11 @@ std::string hint_of_key(const std::string& section, const std::string& key,
   const bool fits = habit && (section.empty() ||
                               habit->here.find("--set " + section + ".") != std::string_view::npos);
   if (!fits) return {};
-  return "; give " + with_value(habit->here, value.is_string() ? shown(value.get<std::string>())
-                                                               : shown(value.dump()));
+  // Keys may be bytes of the command line
+  const std::string text =
+      value.is_string() ? value.get<std::string>()
+                        : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return "; give " + with_value(habit->here, shown(text));
 }
 
 }  // namespace starling
