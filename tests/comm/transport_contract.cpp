@@ -272,16 +272,17 @@ void check_rounds(Transport& t, Backend& backend, const Topology& topology) {
   }
 }
 
-/// Three sums of each lane, the lanes' in another order on every rank.
+/// Three sums of each lane, the lanes' in another order on every rank: of a transport that has
+/// exchanged nothing yet, so that what numbers the messages of the lanes is alike.
 void check_lanes(Transport& t, Backend& backend, bool in_order) {
   struct Sum {
     Tensor numbers;
     Ticket ticket;
   };
   std::vector<Sum> sums[kLanes];
-  // as many numbers as tell the lane and the place in it
-  const auto count = [](std::size_t lane, std::size_t k) {
-    return static_cast<std::int64_t>(1000 + 10 * k + 100 * lane);
+  // whose numbers a rank sends: others in each sum
+  const auto sent_by = [](int rank, std::size_t lane, std::size_t k) {
+    return rank + static_cast<int>(1000 * lane + 100 * k);
   };
   for (int place = 0; place < 6; ++place) {
     const bool aside = t.rank() % 3 == 0   ? place % 2 == 0
@@ -290,14 +291,17 @@ void check_lanes(Transport& t, Backend& backend, bool in_order) {
     const Lane lane = aside ? Lane::kAside : Lane::kSteps;
     auto& of_lane = sums[aside];
     const auto k = static_cast<std::int64_t>(of_lane.size());
-    const Tensor numbers = filled(backend, t.rank(), count(aside, of_lane.size()), DType::kFloat64);
+    const Tensor numbers =
+        filled(backend, sent_by(t.rank(), aside, of_lane.size()), 1000, DType::kFloat64);
     of_lane.push_back({numbers, t.start_sum(numbers, numbers, {k, 0, k, lane})});
   }
-  for (auto& of_lane : sums) {
-    REQUIRE(of_lane.size() == 3);
-    for (const Sum& sum : of_lane) {
-      t.wait(sum.ticket);
-      check_sum_of(sum.numbers, everyone(t), DType::kFloat64, in_order);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    REQUIRE(sums[lane].size() == 3);
+    for (std::size_t k = 0; k < 3; ++k) {
+      t.wait(sums[lane][k].ticket);
+      std::vector<int> senders;
+      for (const int rank : everyone(t)) senders.push_back(sent_by(rank, lane, k));
+      check_sum_of(sums[lane][k].numbers, senders, DType::kFloat64, in_order);
     }
   }
 }
@@ -353,6 +357,7 @@ void check_transport(const TransportKind& kind) {
       CAPTURE(t.name());
       CAPTURE(ranks);
       CHECK(t.size() == ranks);
+      check_lanes(t, backend, kind.sums_in_order);
       check_control_plane(t.world());
       check_neighbours(t, backend);
       check_sums(t, backend, kind.sums_in_order);
@@ -360,7 +365,6 @@ void check_transport(const TransportKind& kind) {
         CAPTURE(config.dump());
         check_rounds(t, backend, *topology);
       }
-      check_lanes(t, backend, kind.sums_in_order);
       t.world().barrier();
     });
   }
