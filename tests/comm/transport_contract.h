@@ -17,6 +17,7 @@ struct TransportKind {
   /// Runs the body on each of so many ranks, whose waits have this limit; where ranks are
   /// processes, on this one.
   std::function<void(int ranks, double timeout_seconds, const Body&)> run;
+  bool lanes = true;          ///< exchanges of both lanes may be under way at once
   bool sums_in_order = true;  ///< sums have the bits of rank order (comm/transports/sums.h)
 };
 
