@@ -27,7 +27,7 @@ struct Accesses {
   Accesses& output(bool accumulate, std::initializer_list<Tensor> tensors) {
     return accumulate ? change(tensors) : write(tensors);
   }
-  /// Small tensors that are changed, without counting their bytes.
+  /// Tensors that are changed, without counting their bytes: small ones, and scratch memory.
   Accesses& aside(std::initializer_list<Tensor> tensors);
   /// Additional traffic, of operations that pass over a tensor twice.
   Accesses& again(double more) { return bytes += more, *this; }

@@ -45,7 +45,7 @@ inline constexpr std::int64_t kPixelStepNumbers = 9;  ///< int32 of a PixelStep
 /// `scratch` is as large as x, and none of the three overlap.
 struct ChangePixels {
   Tensor x, steps, scratch, y;
-  Accesses accesses() const { return Accesses().read({x, steps}).write({scratch, y}); }
+  Accesses accesses() const { return Accesses().read({x, steps}).write({y}).aside({scratch}); }
 };
 
 }  // namespace starling

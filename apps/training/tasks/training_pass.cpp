@@ -89,18 +89,25 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
               .extensions = {shape.synchronized_norms ? &sums : nullptr}};
     const Batch batch = empty_batch(task.tensors(), backend, shape.batch_size, shape.activations());
     training_pass(
-        task, model, batch, pass, {.before_backward = [&](const Variable& loss) {
+        task, model, batch, pass, {.before_backward = [](const Variable& loss) {
           if (!loss.requires_grad())
             fail(ExitCode::kUsage, "model",
                  "no trainable parameter takes part in the loss, so there is nothing to train");
-          double flops = 0.0;
-          for (const OperationWork& work : backend.work) flops += work.flops;
-          if (const std::int64_t targets = task.targets_of_sample(); targets > 0)
-            trace.target_flops = 3.0 * flops / static_cast<double>(shape.batch_size * targets);
         }});
     stopped_at = tape.stopped_at();
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
+  trace.work = std::move(backend.work);
+  if (const std::int64_t targets = task.targets_of_sample(); targets > 0) {
+    // A forward pass without a tape: with one, the loss of a language model makes gradients too.
+    CountingBackend count(*meta);
+    Pass pass{.backend = count, .training = true};
+    const Batch batch = empty_batch(task.tensors(), count, shape.batch_size, shape.activations());
+    task.loss(task.predict(model, batch, pass), 1.0, pass);
+    double flops = 0.0;
+    for (const OperationWork& work : count.work) flops += work.flops;
+    trace.target_flops = 3.0 * flops / static_cast<double>(shape.batch_size * targets);
+  }
   for (Parameter* parameter : model.parameters()) {
     if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(),
                                           parameter) == trace.ready_order.end()) {
@@ -108,7 +115,6 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     }
   }
   model.drop_memory();
-  trace.work = std::move(backend.work);
   if (!trace.unused.empty() && !allow_unused) {
     fail(ExitCode::kUsage, "model",
          "parameter {}{} gets no gradient{}; remove it, or set \"unused_parameters\": \"allow\"",
