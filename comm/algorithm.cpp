@@ -16,7 +16,7 @@
 namespace starling {
 double Algorithm::take_wait_seconds() {
   double seconds = wait_.take_seconds() + site_.mixer.take_wait_seconds();
-  for (const auto& [copies, mixer] : additional_mixers_) seconds += mixer->take_wait_seconds();
+  for (const auto& mixer : own_mixers_) seconds += mixer->take_wait_seconds();
   return seconds;
 }
 
@@ -36,16 +36,24 @@ void Algorithm::settle(Ticket& ticket, int bucket) {
   ticket = 0;
 }
 
-Mixer& Algorithm::make_mixer_for(const std::function<Tensor(const Bucket&)>& of, bool overlap) {
-  auto& [copies, mixer] = additional_mixers_.emplace_back();
+Mixer& Algorithm::make_mixer_for(const std::function<Tensor(const Bucket&)>& of, bool overlap,
+                                 std::unique_ptr<Mixer> mixer) {
+  if (!mixer) mixer = make_message_mixer(site_.backend, site_.transport);
+  own_mixers_.push_back(std::move(mixer));
+  return mix_tensors(of, overlap, *own_mixers_.back());
+}
+
+Mixer& Algorithm::mix_tensors(const std::function<Tensor(const Bucket&)>& of, bool overlap,
+                              Mixer& mixer) {
+  std::vector<Bucket>& copies = mixed_.emplace_back();
   for (const Bucket& bucket : site_.buckets) {
     copies.emplace_back();
     copies.back().layout = bucket.layout;
     copies.back().parameters = of(bucket);
+    copies.back().sync = bucket.sync;
   }
-  mixer = make_message_mixer(site_.backend, site_.transport);
-  mixer->open({copies, site_.topology, overlap, false, true});
-  return *mixer;
+  mixer.open({copies, site_.topology, overlap, false, true});
+  return mixer;
 }
 
 std::int64_t Algorithm::graph_period(std::string& why) const {

@@ -153,8 +153,12 @@ class Algorithm {
   /// wait() unless the ticket is 0; then sets it to 0.
   void settle(Ticket& ticket, int bucket);
   /// Makes a mixer, over the site's topology and by messages, for another tensor of each bucket:
-  /// of(bucket). Its waits count as exchanges, too.
-  Mixer& make_mixer_for(const std::function<Tensor(const Bucket&)>& of, bool overlap);
+  /// of(bucket). Its waits count as exchanges, too. `mixer`: one of another number format.
+  Mixer& make_mixer_for(const std::function<Tensor(const Bucket&)>& of, bool overlap,
+                        std::unique_ptr<Mixer> mixer = nullptr);
+  /// Opens the site's mixer, or another, for such tensors. They take the bucket's sync states along
+  /// (Encoding::residual).
+  Mixer& mix_tensors(const std::function<Tensor(const Bucket&)>& of, bool overlap, Mixer& mixer);
   /// The former name of make_mixer_for().
   Mixer& mix_beside(const std::function<Tensor(const Bucket&)>& of, bool overlap) {
     return make_mixer_for(of, overlap);
@@ -162,12 +166,9 @@ class Algorithm {
   AlgorithmSite site_;
 
  private:
-  struct AdditionalMixer {
-    std::vector<Bucket> buckets;
-    std::unique_ptr<Mixer> mixer;
-  };
   ExchangeWait wait_;
-  std::deque<AdditionalMixer> additional_mixers_;
+  std::deque<std::vector<Bucket>> mixed_;  ///< of mix_tensors()
+  std::vector<std::unique_ptr<Mixer>> own_mixers_;
 };
 
 /// The number of steps after which updates with this rule, mixed by this topology (null: not

@@ -2,6 +2,7 @@
 
 #include "comm/flight.h"
 #include "comm/mixers/encoded.h"
+#include "comm/mixers/messages.h"
 #include "core/error.h"
 
 namespace starling {
@@ -83,7 +84,9 @@ Mixer::Arrived Mixer::arrived(int bucket) {
   return {&schedule_.round(in.round), &in.received};
 }
 
-void Mixer::resume(std::int64_t step, std::int64_t round) {
+std::unique_ptr<Mixer> Mixer::another() const { return make_message_mixer(backend_, transport_); }
+
+void Mixer::resume(std::int64_t step, const std::function<std::int64_t(int bucket)>& round) {
   settle();
   const Event loaded = backend_.record();  // what is sent is read on the update stream
   {
@@ -94,8 +97,9 @@ void Mixer::resume(std::int64_t step, std::int64_t round) {
     const int bucket = static_cast<int>(b);
     incoming_[b].round = -1;
     incoming_[b].received.clear();
-    release({step, bucket, round});
-    if (round >= 0 && !start_at_begin_) start_round(bucket, step - 1, round);
+    const std::int64_t again = round(bucket);
+    release({step, bucket, again});
+    if (again >= 0 && !start_at_begin_) start_round(bucket, step - 1, again);
   }
 }
 

@@ -80,14 +80,19 @@ class Mixer {
     const std::vector<Tensor>* received = nullptr;
   };
   Arrived arrived(int bucket);
-  /// After a resume at step t: restarts the round that was in flight, which step t receives.
-  void resume(std::int64_t step, std::int64_t round);
+  /// After a resume at step t: restarts each bucket's round that was in flight; -1: none was.
+  void resume(std::int64_t step, const std::function<std::int64_t(int bucket)>& round);
+  void resume(std::int64_t step, std::int64_t round) {
+    resume(step, [round](int) { return round; });
+  }
   /// Seconds that this rank waited for exchanges since the last call.
   double take_wait_seconds() { return wait_.take_seconds(); }
 
   // Implemented by subclasses.
 
   virtual std::string name() const = 0;
+  /// A mixer for other tensors in the same number format, by messages, without error feedback.
+  virtual std::unique_ptr<Mixer> another() const;
   /// Collective. May move the buckets' parameters to memory that other ranks can read, with a
   /// second buffer each (Bucket::spare). Returns whether all ranks can read each other's: then
   /// rounds over nodes are best planned from their flat matrix.

@@ -41,6 +41,9 @@ namespace starling {
   X(diloco,                                                                                 \
     "rare averages as steps of an outer optimizer; in fragments and delayed where "         \
     "wished")                                                                               \
+  X(gossip_diloco,                                                                          \
+    "outer steps by gossip: each rank's own, whose results mix with neighbours while all "  \
+    "go on")                                                                                \
   X(async,                                                                                  \
     "ranks train alone and add their models' mean whenever it arrives; no step waits "      \
     "(not repeatable)")

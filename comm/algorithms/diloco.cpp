@@ -7,24 +7,16 @@
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
+#include "comm/algorithms/outer_steps.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
-#include "kernels/optimizers/linear.h"
 
 namespace starling {
 namespace {
 
-struct OuterSettings {
-  std::int64_t period = 500, fragments = 1, delay = 0;
-  double lr = 0.7, momentum = 0.9, blend = 0.0;
-  bool nesterov = true;
-  StatesAt states = StatesAt::kLocal;
-
-  /// Whether bucket b takes its outer step after step t.
-  bool meets(int b, int buckets, std::int64_t t) const {
-    const std::int64_t fragment = b * fragments / buckets;
-    return (t + 1 - (fragment + 1) * period / fragments) % period == 0;
-  }
+struct DiLoCoSettings : OuterSettings {
+  std::int64_t delay = 0;  ///< steps that a mean has to arrive
+  double blend = 0.0;
 };
 
 /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo
@@ -33,20 +25,12 @@ struct OuterSettings {
 ///     s = μs + Δ̄      a = a - ν(nesterov ? Δ̄ + μs : s)      x = (1-α)a + αx      a(0) = x(0)
 class DiLoCo final : public Averages {
  public:
-  DiLoCo(const AlgorithmSite& site, const OuterSettings& settings)
-      : Averages(site, std::make_unique<Alone>(site), settings.states), settings_(settings) {
+  DiLoCo(const AlgorithmSite& site, const DiLoCoSettings& settings)
+      : Averages(site, std::make_unique<Alone>(site), settings.states),
+        settings_(settings),
+        rule_(make_outer_rule(settings, means_.share(), settings.blend)) {
     require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
             settings.fragments, buckets());
-    // p is x, the states are s and a, g is the sum of Δ.
-    const double mu = settings.momentum, nu = settings.lr, alpha = settings.blend,
-                 share = means_.share();
-    const bool nesterov = settings.nesterov;
-    rule_ = make_linear_rule(2, 2, [=](double) {
-      const double of_s = -nu * (nesterov ? mu * mu : mu),
-                   of_delta = -nu * share * (nesterov ? 1.0 + mu : 1.0);
-      return LinearTerms{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
-                         .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
-    });
     if (settings.delay == 0) deltas_ = like_parameters();
     for (int b = 0; settings.delay > 0 && b < buckets(); ++b) deltas_.push_back(state(b, 2));
     tickets_.resize(deltas_.size());
@@ -116,7 +100,7 @@ class DiLoCo final : public Averages {
   }
   void settle(int b) { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
 
-  OuterSettings settings_;
+  DiLoCoSettings settings_;
   std::unique_ptr<OptimizerRule> rule_;
   std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks'
   std::vector<Ticket> tickets_;
@@ -126,16 +110,8 @@ class DiLoCo final : public Averages {
 }  // namespace
 
 AlgorithmPlan plan_diloco(ConfigSection& config) {
-  OuterSettings settings;
-  settings.period = config.integer("period", 500, Range::closed(1, 1e6),
-                                   "steps from one outer step of a parameter to the next");
-  settings.lr =
-      config.number("outer_lr", 0.7, Range::positive(), "learning rate of the outer steps");
-  settings.momentum =
-      config.number("outer_momentum", 0.9, Range::half_open(0.0, 1.0), "of the outer steps");
-  settings.nesterov = config.boolean("outer_nesterov", true, "look ahead along it");
-  settings.fragments = config.integer("fragments", 1, Range::closed(1, 1e6),
-                                      "parts of the buckets that take turns; divides period");
+  DiLoCoSettings settings;
+  static_cast<OuterSettings&>(settings) = read_outer_steps(config, 500);
   settings.delay = config.integer("delay", 0, Range::closed(0, 1e6),
                                   "steps that a mean has to arrive; below period / fragments");
   settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0),
@@ -146,20 +122,12 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                  "is 1, so that ranks keep what they disagree in, 1.000 times as large after "
                  "every outer step; allowed: < 1");
   }
-  if (settings.period % settings.fragments != 0) {
-    config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it",
-                 settings.fragments, settings.period);
-  }
   if (settings.delay >= settings.period / settings.fragments) {
     config.error("delay", "is {}, but outer steps are {} steps apart; allowed: < {}",
                  settings.delay, settings.period / settings.fragments,
                  settings.period / settings.fragments);
   }
-  if (settings.states == StatesAt::kReset && settings.fragments > 1) {
-    config.error("states",
-                 "is reset, but fragments take turns and the optimizer counts its steps once; "
-                 "allowed: local, average");
-  }
+  check_outer_states(config, settings);
   std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
   AlgorithmEquality equality{.rule_states = settings.states != StatesAt::kLocal, .equal_states = 2};

@@ -90,6 +90,11 @@ class EncodedMixer final : public MessageMixer {
         code_(code),
         messages_(backend, transport, code, encoding.block) {}
 
+  std::unique_ptr<Mixer> another() const override {
+    Encoding encoding = encoding_;
+    encoding.residual = -1;
+    return std::make_unique<EncodedMixer>(backend_, transport_, code_, encoding);
+  }
   /// messages_ has its own buffers. Shared memory is never used, so that the bits do not depend on
   /// where neighbours run.
   std::size_t buffers_for(const Exchange&) const override { return 0; }

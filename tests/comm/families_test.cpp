@@ -167,6 +167,10 @@ const char* const kAlgorithms = R"([
   {"type": "diloco", "period": 3, "blend": 0.5}, {"type": "diloco", "period": 3, "states": "average"},
   {"type": "diloco", "period": 3, "states": "reset"},
   {"type": "diloco", "period": 4, "fragments": 2, "states": "average", "delay": 1},
+  {"type": "gossip_diloco", "period": 3}, {"type": "gossip_diloco", "period": 2, "mix_differences": true},
+  {"type": "gossip_diloco", "period": 3, "outer_nesterov": false, "outer_lr": 0.5, "outer_momentum": 0.6},
+  {"type": "gossip_diloco", "period": 4, "fragments": 2}, {"type": "gossip_diloco", "period": 3, "states": "reset"},
+  {"type": "gossip_diloco", "period": 4, "fragments": 4, "mix_differences": true},
   {"type": "choco"}, {"type": "choco", "compressor": "minmax8", "block": 64, "consensus_step": 0.4},
   {"type": "choco", "block": 0}, {"type": "choco", "compressor": "none"},
   {"type": "low_precision"}, {"type": "low_precision", "compressor": "int8", "interval": 3},
@@ -184,6 +188,8 @@ const char* const kEncoded = R"([
   {"type": "gossip", "order": "atc", "error_feedback": true, "consensus_step": 0.5},
   {"type": "gossip", "consensus_step": 0.6, "block": 0}, {"type": "gossip", "block": 32, "mix_states": 2},
   {"type": "gossip", "global_above": 0.1, "check_every": 2, "error_feedback": true},
+  {"type": "gossip_diloco", "period": 3}, {"type": "gossip_diloco", "period": 2, "error_feedback": true},
+  {"type": "gossip_diloco", "period": 2, "mix_differences": true, "consensus_step": 0.6, "block": 32},
   {"type": "qgm", "block": 64}, {"type": "qgm", "order": "awc", "error_feedback": true}])";
 
 struct FamilyCase {
@@ -202,9 +208,10 @@ struct FamilyCase {
     if (type() == "push_sum") return Kind::kColumns;
     if (type() == "exact_diffusion")
       return algorithm.value("lazy", true) ? Kind::kSymmetric : Kind::kDamped;
-    const bool gossips = among({"gossip", "qgm", "gradient_tracking", "momentum_tracking"}) ||
-                         algorithm.value("average", json()) == "topology" ||
-                         algorithm.value("inner", json()) == "gossip";
+    const bool gossips =
+        among({"gossip", "gossip_diloco", "qgm", "gradient_tracking", "momentum_tracking"}) ||
+        algorithm.value("average", json()) == "topology" ||
+        algorithm.value("inner", json()) == "gossip";
     return gossips ? Kind::kDoublyStochastic : Kind::kNone;
   }
   std::vector<json> optimizers() const {
@@ -404,6 +411,41 @@ TEST_CASE("comm/families: types are each other's special cases") {
   const Run slow(with_type("slowmo", {{"period", 3}, {"slow_lr", 0.8}, {"momentum", 0.6}}),
                  kDecayed);
   all.push_back({{slow, outer(false)}, outer(true), 1e-4});  // at a constant learning rate
+  // Outer steps of length 1 without momentum: gossip in steps without decay of c; with the
+  // differences mixed too, averages by the topology. Over all ranks with both: DiLoCo.
+  const auto gossiped = [](json keys, const json& optimizer) {
+    return Run(with_type("gossip_diloco", std::move(keys)), optimizer);
+  };
+  const auto plainly = [](int period, bool mix) {
+    return json{
+        {"outer_lr", 1.0}, {"outer_momentum", 0.0}, {"period", period}, {"mix_differences", mix}};
+  };
+  const std::vector<const char*> graphs = {"static-ring", "base-2", "complete"};
+  for (const json& optimizer : {kBare, kMomentum, json{{"type", "adam"}}}) {
+    all.push_back({{Run(awc, optimizer), gossiped(plainly(1, false), optimizer)},
+                   Run(atc, optimizer),
+                   1e-5,
+                   graphs});
+  }
+  for (const json& optimizer : {kBare, kNesterov, kAdamW}) {
+    for (const int period : {1, 3}) {
+      all.push_back(
+          {{Run(with_type("local_sgd", {{"period", period}, {"average", "topology"}}), optimizer),
+            gossiped(plainly(period, true), optimizer)},
+           gossiped(plainly(period, false), optimizer),
+           1e-5,
+           graphs});
+    }
+    for (const json& keys :
+         {json{{"period", 3}}, json{{"period", 4}, {"outer_nesterov", false}, {"fragments", 2}},
+          json{{"period", 3}, {"states", "reset"}}}) {
+      json mixing = keys;
+      mixing["mix_differences"] = true;
+      all.push_back({{Run(with_type("diloco", keys), optimizer), gossiped(mixing, optimizer)},
+                     gossiped(keys, optimizer),
+                     1e-5});
+    }
+  }
   const json qgm = with_type("qgm"), no_mu = with_type("qgm", {{"mu", 0.0}}),
              decentlam = with_type("decentlam");
   all.push_back({{Run(atc, kBare), Run(qgm, kBare)},
@@ -456,6 +498,7 @@ TEST_CASE(
       if (optimizer.value("momentum", 0.0) > 0.0 && !optimizer.value("nesterov", false))
         CHECK(run("momentum_tracking") == alone);
       CHECK(run("slowmo", {{"period", 2}}) != alone);
+      CHECK(run("gossip_diloco", {{"period", 3}}) == run("diloco", {{"period", 3}}));
     }
   }
 }
@@ -494,7 +537,9 @@ TEST_CASE("comm/families: with learning rate 0 the mean stays and ranks come clo
   std::size_t turn = 0;
   for (const FamilyCase& c : cases()) {
     // nothing mixes; anchors do not; replicas need ranks that start alike
-    if (c.among({"allreduce", "diloco", "bytegrad", "qadam", "choco", "low_precision"})) continue;
+    if (c.among({"allreduce", "diloco", "gossip_diloco", "bytegrad", "qadam", "choco",
+                 "low_precision"}))
+      continue;
     const Kind kind = c.kind() == Kind::kColumns ? Kind::kDoublyStochastic : c.kind();
     for (const int n : {3, 4, 8}) {
       const std::vector<json> topologies = topologies_for(kind, n);

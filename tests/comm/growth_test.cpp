@@ -146,6 +146,7 @@ TEST_CASE("comm/growth: what grows is refused with the number, and with what wou
         std::string::npos);
   CHECK(text.find("times as large in every step on 'static-exp' for 8 ranks") != std::string::npos);
   CHECK(text.find("static-ring") != std::string::npos);
-  CHECK(text.find("algorithms that fit this one: gossip, gradient_tracking") != std::string::npos);
+  CHECK(text.find("algorithms that fit this one: gossip, gossip_diloco, gradient_tracking") !=
+        std::string::npos);
   CHECK(refusal("decentlam", "static-ring", 8).empty());
 }

@@ -26,6 +26,12 @@ PlainExchange::PlainExchange(const PlainRun& run, const std::string& exchange)
           "error_feedback and consensus_step are about bf16 and int8");
 }
 
+PlainExchange PlainExchange::without_feedback() const {
+  PlainExchange result = *this;
+  result.feedback_ = false;
+  return result;
+}
+
 Vectors PlainExchange::mixed(const PlainRun& run, const Vectors& v, const Round& round) {
   if (exact_ || run.n == 1) return PlainRun::mixed(v, round);
   require(round.ranks_per_node == 1, "test",

@@ -14,6 +14,8 @@ Vectors decoded(const PlainRun& run, const PlainCodec& codec, const Vectors& v);
 class PlainExchange {
  public:
   PlainExchange(const PlainRun& run, const std::string& exchange);
+  /// The same without error feedback.
+  PlainExchange without_feedback() const;
   /// [v]_k, whose matrix is `round`.
   Vectors mixed(const PlainRun& run, const Vectors& v, const Round& round);
 

@@ -76,6 +76,8 @@ class Simulation : public PlainRun {
       slowmo();
     } else if (type == "diloco") {
       diloco();
+    } else if (type == "gossip_diloco") {
+      gossip_diloco();
     } else if (!train_compressed(*this)) {
       fail(ExitCode::kInternal, "test", "no plain rewriting of '{}'", type);
     }
@@ -371,6 +373,43 @@ class Simulation : public PlainRun {
     }
   }
 
+  // Section 11.
+  void gossip_diloco() {
+    const int period = key("period", 50), fragments = key("fragments", 1),
+              part = period / fragments;
+    const double nu = key("outer_lr", 0.7), mu = key("outer_momentum", 0.9);
+    const bool nesterov = key("outer_nesterov", true), mixes = key("mix_differences", false);
+    PlainExchange anchors(*this, exchange()), differences = anchors.without_feedback();
+    Vectors a = x, s = zeros();
+    for (int t = 0; t < steps; ++t) {
+      x = updated(x, own_gradients(t), t);
+      for (int f = 0; f < fragments; ++f) {
+        const int since = t + 1 - (f + 1) * part, k = since / period;
+        if (since < 0 || since % period != 0) continue;
+        Vectors d = sum({{1.0, &a}, {-1.0, &x}});
+        if (mixes) d = differences.mixed(*this, d, round(k));
+        const Vectors c = k == 0 ? a : anchors.mixed(*this, a, round(mixes ? k : k - 1));
+        const std::vector<bool> in = in_fragment(f, fragments);
+        for (std::size_t i = 0; i < n; ++i) {
+          for (std::size_t e = 0; e < size(); ++e) {
+            if (!in[e]) continue;
+            s[i][e] = mu * s[i][e] + d[i][e];
+            x[i][e] = a[i][e] = c[i][e] - nu * (nesterov ? d[i][e] + mu * s[i][e] : s[i][e]);
+          }
+        }
+        settle_states(mean, in);
+      }
+    }
+  }
+
+  std::vector<bool> in_fragment(int f, int fragments) const {
+    std::vector<bool> in(size());
+    for (std::size_t e = 0; e < size(); ++e)
+      in[e] = bucket_of(e) * static_cast<std::size_t>(fragments) / buckets ==
+              static_cast<std::size_t>(f);
+    return in;
+  }
+
   void diloco() {
     const int period = key("period", 500), fragments = key("fragments", 1), delay = key("delay", 0),
               part = period / fragments;
@@ -379,15 +418,8 @@ class Simulation : public PlainRun {
     const bool nesterov = key("outer_nesterov", true);
     Vectors a = x, s = zeros(), arriving = zeros();
     std::vector<bool> flying(static_cast<std::size_t>(fragments), false);
-    const auto elements_of = [&](int f) {
-      std::vector<bool> in(size());
-      for (std::size_t e = 0; e < size(); ++e)
-        in[e] = bucket_of(e) * static_cast<std::size_t>(fragments) / buckets ==
-                static_cast<std::size_t>(f);
-      return in;
-    };
     const auto apply = [&](int f) {
-      const std::vector<bool> in = elements_of(f);
+      const std::vector<bool> in = in_fragment(f, fragments);
       for (std::size_t i = 0; i < n; ++i) {
         for (std::size_t e = 0; e < size(); ++e) {
           if (!in[e]) continue;
@@ -403,7 +435,7 @@ class Simulation : public PlainRun {
       x = updated(x, own_gradients(t), t);
       for (int f = 0; f < fragments; ++f) {
         if ((t + 1 - ((f + 1) * part - delay)) % period == 0) {
-          const std::vector<bool> in = elements_of(f);
+          const std::vector<bool> in = in_fragment(f, fragments);
           const Vectors moved = mean(sum({{1.0, &a}, {-1.0, &x}}));
           for (std::size_t i = 0; i < n; ++i) {
             for (std::size_t e = 0; e < size(); ++e) {

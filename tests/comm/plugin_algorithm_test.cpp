@@ -133,7 +133,8 @@ TEST_CASE(
     CHECK(text.find(part) != std::string::npos);
   };
   contains(error_of({{"type", "gossip"}, {"period", 4}}),
-           "sync.algorithm.period: is not a key of gossip, but of diloco, local_sgd, slow_average, "
+           "sync.algorithm.period: is not a key of gossip, but of diloco, gossip_diloco, "
+           "local_sgd, slow_average, "
            "slowmo");
   contains(error_of({{"type", "slow_average"}, {"perod", 4}}), "did you mean 'period'");
   contains(error_of({{"type", "slow_average"}, {"period", 0}}),

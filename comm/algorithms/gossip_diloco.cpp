@@ -1,0 +1,133 @@
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/algorithms/averages.h"
+#include "comm/algorithms/builtin.h"
+#include "comm/algorithms/compression.h"
+#include "comm/algorithms/disagreement.h"
+#include "comm/algorithms/outer_steps.h"
+#include "core/operations/pointwise.h"
+
+namespace starling {
+namespace {
+
+/// DiLoCo by gossip, without a collective and without a wait (after Factored Gossip DiLoCo, arXiv
+/// 2606.22768). Every rank takes its outer steps from its own difference; the anchors φ are mixed
+/// with neighbours, and an exchange of them has all steps up to the next outer step to arrive.
+/// Outer step k = 0, 1, … of a bucket, [φ] being what round k - 1 made of φ (k = 0: φ itself):
+///     Δ = φ - x      s = μs + D      φ' = [φ] - ν(nesterov ? D + μs : s)      x = φ'
+/// D is Δ, or with mix_differences the mix of the ranks' Δ by round k, which is waited for; φ is
+/// mixed by round k too then.
+class GossipDiLoCo final : public Averages {
+ public:
+  GossipDiLoCo(const AlgorithmSite& site, const OuterSettings& settings, bool mix_differences)
+      : Averages(site, std::make_unique<Alone>(site), settings.states),
+        settings_(settings),
+        rule_(make_outer_rule(settings, 1.0, 0.0)),
+        differences_(like_parameters()),
+        anchors_(mix_tensors([](const Bucket& of) { return of.sync[0].numbers; }, site_.overlap,
+                             site_.mixer)) {
+    require(settings.fragments <= buckets(), "gossip_diloco", "{} fragments of {} buckets",
+            settings.fragments, buckets());
+    if (!mix_differences) return;
+    mixed_differences_ = &make_mixer_for(
+        [this](const Bucket& of) {
+          return differences_[static_cast<std::size_t>(&of - site_.buckets.data())];
+        },
+        site_.overlap, site_.mixer.another());
+  }
+
+  void resume(std::int64_t step) override {
+    Averages::resume(step);
+    anchors_.resume(step, [&](int b) {
+      const std::int64_t taken = settings_.taken(b, buckets(), step);
+      return taken > 0 ? round_of_anchor(taken) : -1;
+    });
+  }
+  void finish() override {
+    Averages::finish();
+    anchors_.settle();  // what has come stays until the next outer step
+    outer_.join();
+  }
+
+ protected:
+  bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
+  void first_step() override { copy_parameters_to(0); }
+
+  void start(int b) override {
+    {
+      const StreamScope scope(site_.backend, StreamKind::kUpdate);
+      site_.backend.weighted_sum({.in = {state(b, 0), bucket(b).parameters},
+                                  .weight = {1.0, -1.0},
+                                  .terms = 2,
+                                  .out = difference(b)});
+    }
+    if (mixed_differences_) mixed_differences_->publish(b, info_.step, outer_step(b));
+  }
+
+  void meet(int b) override {
+    const std::int64_t k = outer_step(b);
+    if (mixed_differences_) {
+      outer_.mix(b, info_, mixed_differences_->receive(b, info_.step, k), difference(b));
+      mixed_differences_->publish(b, info_.step, -1);
+    }
+    const Mix& mix = anchors_.receive(b, info_.step, k > 0 ? round_of_anchor(k) : -1);
+    if (!mix.received.empty()) outer_.mix(b, info_, mix, state(b, 0));
+    apply(b, *rule_, {state(b, 1), state(b, 0)}, difference(b), bucket(b).parameters);
+    anchors_.publish(b, info_.step, round_of_anchor(k + 1));
+  }
+
+ private:
+  Tensor& difference(int b) { return differences_[static_cast<std::size_t>(b)]; }
+  /// k of the outer step that the bucket takes after this step.
+  std::int64_t outer_step(int b) const { return settings_.taken(b, buckets(), info_.step + 1) - 1; }
+  /// The round of the anchors that outer step k > 0 uses.
+  std::int64_t round_of_anchor(std::int64_t k) const { return mixed_differences_ ? k : k - 1; }
+
+  OuterSettings settings_;
+  std::unique_ptr<OptimizerRule> rule_;
+  std::vector<Tensor> differences_;  ///< Δ, then D, by bucket
+  Mixer& anchors_;
+  Mixer* mixed_differences_ = nullptr;  ///< null: differences are a rank's own
+};
+
+}  // namespace
+
+AlgorithmPlan plan_gossip_diloco(ConfigSection& config) {
+  OuterSettings settings = read_outer_steps(config, 50);
+  const bool mix_differences = config.boolean(
+      "mix_differences", false, "outer steps go by the neighbours' differences too, waited for");
+  settings.states =
+      config.choice("states", "local", {"local", "reset"},
+                    "the optimizer's states at an outer step: each keeps its own, or zero") ==
+              "reset"
+          ? StatesAt::kReset
+          : StatesAt::kLocal;
+  check_outer_states(config, settings);
+  std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
+  const Encoding encoding = read_encoding(config, states);
+  AlgorithmCost cost{.exchanges = {{.every = settings.period, .hidden = settings.period}},
+                     .tried = {{"period", 48}}};
+  if (mix_differences) cost.exchanges.push_back({.every = settings.period});
+  return {.title = "gossip DiLoCo",
+          .topology = TopologyKind::kDoublyStochastic,
+          .needs = {.fp16_fault = fp16_fault(settings.states),
+                    .least_buckets = {"fragments", settings.fragments}},
+          .states = states,
+          .scratch = 1,
+          .messages = {.encoding = encoding, .always = true},
+          .steps = {.keys = {{"period", settings.period}},
+                    .restarts_updates = settings.states == StatesAt::kReset},
+          .growth = {[period = settings.period](const OptimizerRule&) {
+            return DisagreementModel{
+                .step = [](DisagreementModel::Numbers& z,
+                           const DisagreementModel::MixOne& mix) { mix(z[0]); },
+                .steps = period};
+          }},
+          .cost = cost,
+          .make = maker_of<GossipDiLoCo>(settings, mix_differences)};
+}
+
+}  // namespace starling

@@ -1,0 +1,44 @@
+#include "comm/algorithms/outer_steps.h"
+
+#include "kernels/optimizers/linear.h"
+
+namespace starling {
+
+OuterSettings read_outer_steps(ConfigSection& config, std::int64_t usual_period) {
+  OuterSettings settings;
+  settings.period = config.integer("period", usual_period, Range::closed(1, 1e6),
+                                   "steps from one outer step of a parameter to the next");
+  settings.lr =
+      config.number("outer_lr", 0.7, Range::positive(), "learning rate of the outer steps");
+  settings.momentum =
+      config.number("outer_momentum", 0.9, Range::half_open(0.0, 1.0), "of the outer steps");
+  settings.nesterov = config.boolean("outer_nesterov", true, "look ahead along it");
+  settings.fragments = config.integer("fragments", 1, Range::closed(1, 1e6),
+                                      "parts of the buckets that take turns; divides period");
+  if (settings.period % settings.fragments != 0) {
+    config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it",
+                 settings.fragments, settings.period);
+  }
+  return settings;
+}
+
+void check_outer_states(const ConfigSection& config, const OuterSettings& settings) {
+  if (settings.states == StatesAt::kReset && settings.fragments > 1) {
+    config.error("states",
+                 "is reset, but fragments take turns and the optimizer counts its steps once; "
+                 "leave one of them out");
+  }
+}
+
+std::unique_ptr<OptimizerRule> make_outer_rule(const OuterSettings& settings, double share,
+                                               double blend) {
+  const double mu = settings.momentum, nu = settings.lr;
+  const double of_s = -nu * (settings.nesterov ? mu * mu : mu),
+               of_delta = -nu * share * (settings.nesterov ? 1.0 + mu : 1.0);
+  return make_linear_rule(2, 2, [=](double) {
+    return LinearTerms{.x = {.p = blend, .made = {0, 1.0 - blend}},
+                       .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
+  });
+}
+
+}  // namespace starling
