@@ -48,7 +48,7 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 0 2 | which takes them | custom, 2 ranks | push_sum | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
 2 2 | error feedback of what is not encoded | sync\.exchange: is fp32, but sync\.algorithm\.error_feedback is about numbers that are encoded; allowed: bf16, int8 | {"type":"gossip","error_feedback":true} | ring
 2 2 | a block that is no multiple of 32 | sync\.algorithm\.block: is 48; allowed: multiples of 32 | {"type":"choco","block":48} | static-ring
-2 2 | an encoded exchange of averages | sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: gossip, qgm | local_sgd | ring | sync.exchange=int8
+2 2 | an encoded exchange of averages | sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: gossip, gossip_diloco, qgm | local_sgd | ring | sync.exchange=int8
 2 4 | choco wants one symmetric round | run\.json: sync\.topology\.type: 'one-peer-exp' for 4 ranks is not for the algorithm Choco: its rounds differ; these are: .*static-ring | choco | one-peer-exp
 2 3 | a topology that does not take the ranks | run\.json: sync\.topology\.type: ring needs an even number of ranks, not 3; for 3 ranks: base-2 | gossip | ring
 0 4 | how choco mixes | disagreement × 0\.9 a step | {"type":"choco"} | static-ring
