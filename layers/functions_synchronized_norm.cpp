@@ -34,7 +34,8 @@ void synchronized_forward(const BatchNormForward& args, RankSums& ranks, Backend
                               .saved_inv_std = args.saved_inv_std,
                               .eps = 0.0});
   using F = MapFunction;
-  const double rows = static_cast<double>(args.x.elements() / channels);
+  const std::int64_t count = args.x.elements() / channels;
+  const auto rows = static_cast<double>(count);
   Reduce sum(args.saved_mean, sums.first),
       squares({{F::kMultiply, 1, 1},
                {F::kDivide, kMapNumbers, kMapResults},

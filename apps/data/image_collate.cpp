@@ -70,7 +70,7 @@ class ImageMaker final : public RowMaker {
 
  private:
   ImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
-             SampleTensors of)
+             const SampleTensors& of)
       : RowMaker(dataset, settings, backend, of.read, of.made),
         soft_(of.soft),
         labels_(soft_ == kNoTensor ? 0 : static_cast<std::size_t>(batch_size_)),

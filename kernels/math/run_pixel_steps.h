@@ -157,7 +157,7 @@ STARLING_HD void run_pixel_step(const Team& team, PixelRoom& room, const PixelSt
                                             kChannels == 3 ? pixels : pixels * kChannels);
       return by_byte([=](std::int32_t v) { return scaled_byte(v, factor, add); });
     }
-    case PixelChange::kSaturation:
+    case PixelChange::kSaturation:  // NOLINT(bugprone-branch-clone): of one channel alone
       if constexpr (kChannels == 3) {
         return team.colours(pixels, from, to,
                             [=](std::int32_t& r, std::int32_t& g, std::int32_t& b) {
