@@ -13,9 +13,14 @@ namespace starling::functions {
 namespace {
 
 MapFunction function_of(Activation kind) {
-  constexpr MapFunction kFunctions[] = {MapFunction::kRelu, MapFunction::kGelu, MapFunction::kSilu,
-                                        MapFunction::kRelu6};
-  return kFunctions[static_cast<int>(kind) - 1];
+  switch (kind) {
+    case Activation::kRelu: return MapFunction::kRelu;
+    case Activation::kGelu: return MapFunction::kGelu;
+    case Activation::kSilu: return MapFunction::kSilu;
+    case Activation::kRelu6: return MapFunction::kRelu6;
+    case Activation::kNone: break;
+  }
+  fail(ExitCode::kInternal, "activation", "there is none");
 }
 
 }  // namespace

@@ -58,10 +58,15 @@ STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
 
 /// Loss of one element, for kinds that are not is_softmax().
 STARLING_HD LossTerm element_loss(LossKind kind, double x, double t, double parameter) {
-  if (kind == LossKind::kLogistic) return logistic_loss(x, t);
-  if (kind == LossKind::kSquared) return squared_loss(x, t);
-  if (kind == LossKind::kAbsolute) return absolute_loss(x, t);
-  return huber_loss(x, t, parameter);
+  switch (kind) {
+    case LossKind::kLogistic: return logistic_loss(x, t);
+    case LossKind::kSquared: return squared_loss(x, t);
+    case LossKind::kAbsolute: return absolute_loss(x, t);
+    case LossKind::kHuber: return huber_loss(x, t, parameter);
+    case LossKind::kCrossEntropy:
+    case LossKind::kFocal: break;
+  }
+  return {};
 }
 
 }  // namespace math

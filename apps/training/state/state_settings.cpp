@@ -26,6 +26,18 @@ InitialFile read_initial_file(ConfigSection& root) {
   return settings;
 }
 
+namespace {
+
+/// Schedule-free rules average their steps themselves.
+void refuse_second_average(const ConfigSection& root, const char* key,
+                           const OptimizerSettings& optimizer) {
+  if (optimizer.rule->facts().evaluated.state >= 0)
+    root.error(key, "averages the parameters, but {} averages its steps already; leave it out",
+               optimizer.type);
+}
+
+}  // namespace
+
 std::optional<AverageSettings> read_average(ConfigSection& root,
                                             const OptimizerSettings& optimizer) {
   const char* doc =
@@ -40,12 +52,7 @@ std::optional<AverageSettings> read_average(ConfigSection& root,
   settings.every =
       ema.integer("every", 1, Range::closed(1, 1e9), "steps between updates of the average");
   ema.finish();
-  if (optimizer.rule->facts().evaluated.state >= 0) {
-    root.error(
-        "ema",
-        "averages the parameters, but {} tests an average of its steps already; leave it out",
-        optimizer.type);
-  }
+  refuse_second_average(root, "ema", optimizer);
   return settings;
 }
 
@@ -67,10 +74,7 @@ std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
   settings.power = lookahead.number("power", 0.0, Range::closed(0.0, 100.0),
                                     "with it the share is decay·(step / steps)^power: it grows");
   lookahead.finish();
-  if (optimizer.rule->facts().evaluated.state >= 0)
-    root.error("lookahead",
-               "averages the parameters, but {} averages its steps already; leave it out",
-               optimizer.type);
+  refuse_second_average(root, "lookahead", optimizer);
   for (const AlgorithmPlan* plan : sync.plans()) {
     if (plan->name != "gossip" && plan->name != "allreduce")
       root.error("lookahead",
