@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kBenchBatch = 128, kBenchClasses = 100;
 
-/// Smooth images with noise on them, in memory.
+/// Smooth images with noise, held in memory.
 class MemoryImages final : public ImageDataset {
  public:
   explicit MemoryImages(std::int64_t size)
@@ -45,7 +45,7 @@ class MemoryImages final : public ImageDataset {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// A way to augment, in time measured.
+/// An augmentation setting and its measured times.
 struct AugmentRow {
   const char* name;
   nlohmann::json keys;
@@ -94,7 +94,7 @@ int bench_augment(const AugmentBench& settings) {
           backend);
       BatchMaker::Slot slot = maker->make_slot();
       maker->fill(slot, samples, image_change(augment, 1, 0));
-      constexpr int kEpochs = 4;  // other operations are drawn in each
+      constexpr int kEpochs = 4;  // each draws different operations
       const double seconds = seconds_of([&] {
         for (int epoch = 0; epoch < kEpochs; ++epoch)
           maker->fill(slot, samples, image_change(augment, 1, 1 + repeat * kEpochs + epoch));

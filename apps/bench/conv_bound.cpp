@@ -14,7 +14,7 @@ namespace {
 using dnnl::memory;
 namespace compat = cpu::dnnl_compat;
 
-/// A primitive and its memory.
+/// A oneDNN primitive and its arguments.
 struct Job {
   dnnl::primitive primitive;
   std::unordered_map<int, memory> arguments;
@@ -82,10 +82,10 @@ struct ConvBound::State {
              {DNNL_ARG_DIFF_DST, filled(backward.diff_dst_desc())}}};
   }
 
-  /// The faster of N×H×W×C and oneDNN's own activation format.
+  /// Adds the faster of N×H×W×C and oneDNN's preferred activation format.
   void add(const ConvShape& shape, Direction direction) {
     Job best = make(shape, direction, memory::format_tag::nhwc);
-    if (shape.x[3] > 4) {  // with 3 channels "any" lands on oneDNN's reference code
+    if (shape.x[3] > 4) {  // with 3 channels "any" selects oneDNN's reference code
       Job own = make(shape, direction, memory::format_tag::any);
       const auto time = [&](Job& job) {
         job.seconds(stream);

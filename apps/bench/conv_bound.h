@@ -12,18 +12,18 @@ namespace starling {
 struct ConvShape {
   Shape x, weight, y;
   Window2d window;
-  bool backward_data = false;  ///< the first layer's is not needed
+  bool backward_data = false;  ///< not needed for the first layer
 };
 
-/// A training step that is nothing but its convolutions: forward, backward data and backward
-/// weights. They are bare oneDNN primitives in the formats that oneDNN likes best; data are
-/// resident, and nothing is reordered.
+/// The convolutions of a training step and nothing else: forward, backward data and backward
+/// weights as bare oneDNN primitives in oneDNN's preferred formats, with resident data and no
+/// reorders.
 class ConvBound {
  public:
   /// Computes on the threads of the backend that this thread used last.
   explicit ConvBound(const std::vector<ConvShape>& convolutions);
   ~ConvBound();
-  /// Runs all of them once; seconds.
+  /// Runs all of them once; returns seconds.
   double run();
 
  private:

@@ -36,7 +36,7 @@
 namespace starling {
 namespace {
 
-/// Plain averaging: the mix and nothing else.
+/// Plain averaging: the mixing without an update.
 class AverageRule : public OptimizerRule {
  public:
   AverageRule() : OptimizerRule({}) {}
@@ -84,7 +84,7 @@ struct ExchangeSubject {
   std::vector<Parameter> parameters;
   BucketPlan plan;
   std::vector<Bucket> buckets;
-  std::vector<Tensor> received;  ///< one a bucket
+  std::vector<Tensor> received;  ///< by bucket
   int at = 0;
 };
 
@@ -126,9 +126,9 @@ class ExchangeTimer {
     std::vector<Tensor> places;
 
     std::int64_t step = 0;
-    std::vector<double> waits, waited;  // for the neighbour to be there, within the first line
+    std::vector<double> waits, waited;  // for the neighbour, within the first line
     std::vector<Line> lines;
-    // Runs work(bucket, its buffer, its number) on the next of a subject's buckets.
+    // Calls work(bucket, its receive buffer, its index) for the next bucket of a subject.
     const auto on_next = [](ExchangeSubject& subject, const auto& work) {
       const int at = subject.next();
       const auto index = static_cast<std::size_t>(at);
@@ -167,13 +167,13 @@ class ExchangeTimer {
                          update(bucket, {received});
                        });
                      }});
-    for (int repeat = -2; repeat < settings_.repeats; ++repeat) {  // the first two warm up
+    for (int repeat = -2; repeat < settings_.repeats; ++repeat) {  // two rounds of warm-up
       for (Line& line : lines) {
-        // All buckets once before, so that each finds the caches as it leaves them itself and not
-        // as another line did.
+        // Run all buckets once first, so that the caches are as this line leaves them, not as the
+        // previous one did.
         for (int i = 0; i < settings_.buckets; ++i) line.work();
         waits.clear();
-        // the tightest there is: what ranks start apart counts as waiting
+        // the tightest synchronisation available; the remaining skew counts as waiting
         MPI_Barrier(MPI_COMM_WORLD);
         const double took = seconds_of(line.work);
         if (!waits.empty()) waited.push_back(waits.back());
@@ -198,7 +198,8 @@ class ExchangeTimer {
     args.decay = bucket.decay;
     args.lr = 1e-6;
     if (rule_->facts().measures_layers) {
-      if (!layers_.owner) layers_ = update_layers(*backend_, *rule_, bucket);  // every bucket's
+      // The same for all buckets
+      if (!layers_.owner) layers_ = update_layers(*backend_, *rule_, bucket);
       args.layers = layers_;
     }
     run_update(*backend_, *rule_, args);
@@ -275,7 +276,7 @@ class ExchangeTimer {
   ExchangeBench settings_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<OptimizerRule> rule_;
-  UpdateLayers layers_;  ///< for a rule that measures them
+  UpdateLayers layers_;  ///< if the rule measures layers
   std::unique_ptr<Transport> transport_;
 };
 

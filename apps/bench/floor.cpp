@@ -18,12 +18,12 @@ namespace starling {
 
 namespace {
 
-/// One step of a config: each operation, the same in sums by kind, and the memory that it takes.
+/// One step of a config: the work of each operation, and the memory.
 struct StepFloor {
   std::vector<OperationWork> work;
   MemoryNeed memory;
   double units = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
-  const char* unit = "image";  ///< or a token, of language models
+  const char* unit = "image";  ///< or "token" for language models
   DType compute = DType::kFloat32;
 
   Floor floor() const { return floor_of(work, flops_per_second, bytes_per_second); }
@@ -49,7 +49,7 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source,
   StepFloor step;
   step.compute = config.device.compute;
   step.memory = memory_need(config, site, trace);
-  // One neighbour to mix in, as pair exchanges have it.
+  // One neighbour is mixed in, as with pair exchanges.
   const double received =
       config.sync.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
   const double parameters =
@@ -57,7 +57,7 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source,
   const Ceilings device = ceilings_of(settings);
   step.work = count_step(config, trace.work, parameters, received, device);
   for (OperationWork& operation : step.work) {
-    // the ceiling that is given
+    // use the given peak rate
     if (settings.tflops > 0.0 && config.device.compute == config.device.dtype)
       operation.flops_per_second = 0.0;
   }
@@ -84,7 +84,7 @@ nlohmann::json floor_json(const Floor& floor, const StepFloor& step) {
           {"bound_by", floor.memory_bound() ? "memory" : "arithmetic"}};
 }
 
-/// Sums by kind of operation, the slowest first.
+/// Grouped by kind of operation, the slowest first.
 std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const StepFloor& step) {
   std::map<std::string, std::vector<OperationWork>> kinds;
   for (const OperationWork& operation : step.work) kinds[operation.name].push_back(operation);
@@ -173,7 +173,7 @@ nlohmann::json text_config() {
       {"precision", "bf16"}};
 }
 
-/// The rows that docs/checks.md sets goals for.
+/// The models that docs/checks.md sets goals for.
 int goal_floors(const FloorBench& settings) {
   const Ceilings device = ceilings_of(settings);
   nlohmann::json rows = nlohmann::json::array();
@@ -188,7 +188,7 @@ int goal_floors(const FloorBench& settings) {
     rows.back()["unit"] = step->unit;
   };
   constexpr double kParameters = 25.6e6;
-  constexpr double kBytes = 32.0;  // of each
+  constexpr double kBytes = 32.0;  // per parameter
   for (const char* rule : {"adamw", "accum_adamw"}) {
     row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, {:.0f} B each", rule,
                     kBytes),

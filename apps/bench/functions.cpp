@@ -26,7 +26,7 @@ namespace {
 namespace f = functions;
 using Inputs = std::vector<Variable>;
 
-/// A scale of ones, or a table, with memory for its gradient.
+/// A weight, e.g. a scale of ones or a table, with memory for its gradient.
 struct Weight {
   Parameter parameter;
   Weight(Backend& backend, const Shape& shape, DType compute, int index) {
@@ -43,8 +43,8 @@ struct Weight {
   }
 };
 
-/// A function, forward and backward. What it must do at least: `reads` numbers are read by the
-/// backward pass, beside the gradient that comes in; with `flops` it is arithmetic that counts.
+/// A function, forward and backward, with its minimal work: `reads` numbers that the backward pass
+/// reads in addition to the incoming gradient; with `flops` it is bound by arithmetic.
 struct Case {
   std::string name;
   std::vector<Shape> inputs;
@@ -52,7 +52,7 @@ struct Case {
   double reads = 0.0, flops = 0.0;
 };
 
-/// Those of `scripts/compare functions`, by the same names.
+/// The functions of `scripts/compare functions`, with the same names.
 std::vector<Case> all_cases(Backend& backend, DType dtype) {
   const auto weight = [&](const Shape& shape, int index) {
     return std::make_shared<Weight>(backend, shape, dtype, index);
@@ -119,13 +119,13 @@ std::vector<Case> all_cases(Backend& backend, DType dtype) {
     const auto factor = [batch](std::int64_t height, std::int64_t width) {
       return batch > 1 ? Shape{batch, height, width} : Shape{height, width};
     };
-    // as much again for the gradient of each factor
+    // two more products for the gradients of the factors
     cases.push_back({.name = fmt::format("matmul {} x {}x{} . {}x{}", batch, m, k, k, n),
                      .inputs = {factor(m, k), factor(k, n)},
                      .compute = [](const Inputs& x, Pass& p) { return f::matmul(x[0], x[1], p); },
                      .flops = 6.0 * static_cast<double>(batch * m * k * n)});
   };
-  // Two products forward and five back, of half of the scores
+  // Two products forward and five backward, each of half of the scores
   const Shape heads{4, 12, 1024, 64};
   cases.push_back({.name = "attention 4x12x1024x64, causal",
                    .inputs = {heads, heads, heads},
@@ -141,7 +141,7 @@ std::vector<Case> all_cases(Backend& backend, DType dtype) {
   return cases;
 }
 
-/// One pass, forward and backward from a gradient of the output.
+/// One forward and backward pass, from a given gradient of the output.
 class Run {
  public:
   Run(Backend& backend, const Case& of, DType dtype) : backend_(backend), compute_(of.compute) {
@@ -165,7 +165,7 @@ class Run {
                                      });
     tape.backward(end);
   }
-  /// Of inputs, output, and the gradients of both.
+  /// Number of elements of inputs, output and their gradients.
   double elements() const {
     double count = static_cast<double>(gradient_.elements());
     for (const Tensor& x : inputs_) count += static_cast<double>(x.elements());
@@ -186,7 +186,7 @@ int bench_functions(const FunctionsBench& settings) {
   const std::unique_ptr<Backend> backend =
       open_backend(gpu ? DeviceType::kCuda : DeviceType::kCpu, settings.threads);
   const DType dtype = expected_compute(settings.precision, settings.device);
-  // The limits: a copy, and a product that is large enough for the device.
+  // The limits: a copy, and a product large enough to reach the device's peak.
   const std::int64_t side = gpu ? 8192 : 1536;
   const Tensor from = patterned(*backend, {16 << 20}, dtype),
                to = patterned(*backend, {16 << 20}, dtype);

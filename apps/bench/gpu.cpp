@@ -38,7 +38,7 @@ int bench_gpu_step(const StepBench& settings) {
   const std::unique_ptr<Backend> device = open_gpu(settings);
   ProfilingBackend backend(*device);
   const DType compute = expected_compute(settings.precision, "cuda");
-  // One of shapes alone, whose work is counted.
+  // A model on shapes only, to count the work.
   const std::unique_ptr<Model> model = bench_model(settings);
   std::vector<OperationWork> work =
       trace_shapes(*bench_task(settings), *model, {settings.batch, DType::kFloat32, compute}).work;
@@ -144,8 +144,8 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
   for (int k = 0; k < 3; ++k) states.push_back(filled(n, 0.0));
   const Tensor from = filled(4 * n, 1.0), to = filled(4 * n, 0.0);
 
-  constexpr int kCalls = 12;       // a whole number of AccumAdamW's groups
-  constexpr double kBytes = 32.0;  // a parameter: what the copy moves, and each of the updates
+  constexpr int kCalls = 12;       // a multiple of AccumAdamW's group
+  constexpr double kBytes = 32.0;  // per parameter, moved by the copy and by each update
   struct Subject {
     std::string name;
     std::function<void(int i)> call;
@@ -170,7 +170,7 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
   };
   add("adamw", nlohmann::json::object());
   add("accum_adamw", {{"accum_iter", 4}});
-  for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds warm up
+  for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds of warm-up
     for (Subject& subject : subjects) {
       backend->synchronize();
       const double seconds = seconds_of([&] {

@@ -22,8 +22,8 @@ void* counted_or_throw(std::size_t bytes) {
 
 std::uint64_t starling::heap_requests() { return requests; }
 
-// This program's operator new. All forms but the aligned ones are here, so that a sanitizer, which
-// has its own, sees pairs that match.
+// Replaces operator new and delete in all forms except the aligned ones, so that sanitizers, which
+// have their own, see matching pairs.
 void* operator new(std::size_t bytes) { return counted_or_throw(bytes); }
 void* operator new[](std::size_t bytes) { return counted_or_throw(bytes); }
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes); }

@@ -23,13 +23,13 @@ namespace {
 
 using tests::Operation;
 
-/// One pass of an operation: what it moved or computed, and how fast.
+/// One pass of an operation: the work and the rate.
 struct Row {
   std::string name;
-  double bytes = 0.0;  ///< > 0: bound by memory
+  double bytes = 0.0;  ///< > 0: memory-bound
   double flops = 0.0;  ///< > 0: bound by arithmetic
   double seconds = 0.0;
-  double copy_rate = 0.0;  ///< bytes a second of the copies in between
+  double copy_rate = 0.0;  ///< bytes/s of the copies measured in between
 };
 
 class KernelBench {
@@ -43,7 +43,7 @@ class KernelBench {
 
   void time(const Operation& op) {
     std::vector<Tensor> in, out, saved, gradients;
-    // Numbers that must be valid are drawn one by one; for all others a pattern will do.
+    // Inputs with constraints are drawn; for all others a pattern is sufficient.
     const bool drawn =
         op.fit || std::any_of(op.input_roles.begin(), op.input_roles.end(), tests::is_integer);
     const std::vector<tests::Numbers> numbers =
@@ -72,7 +72,7 @@ class KernelBench {
   std::vector<Row> rows;
 
  private:
-  /// Arithmetic bounds what has products, memory the others.
+  /// Products are bound by arithmetic, all others by memory.
   static Row row(std::string name, const tests::Work& work) {
     return {
         .name = std::move(name), .bytes = work.flops > 0.0 ? 0.0 : work.bytes, .flops = work.flops};

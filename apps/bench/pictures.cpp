@@ -84,7 +84,7 @@ int bench_pictures(const PicturesBench& settings) {
   }
   const double whole_ms = median(whole_times), crop_ms = median(crop_times),
                unscaled_ms = median(unscaled_times);
-  // asked for twice in the first round
+  // choose() is called twice per picture in the first round
   const double megapixels = pixels / 2e6 / static_cast<double>(pictures.size());
   if (settings.json) {
     answer("{}\n", nlohmann::json{{"pictures", pictures.size()},

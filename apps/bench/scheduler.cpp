@@ -23,21 +23,21 @@
 namespace starling {
 namespace {
 
-constexpr double kGoal = 20.0;                          // µs of a step
+constexpr double kGoal = 20.0;                          // µs per step
 constexpr std::int64_t kWarmUp = 50, kColdSteps = 100;  // steps
-// bytes read between two steps "after other memory"
+// bytes read between two steps to evict the caches
 constexpr std::size_t kOtherMemory = std::size_t{64} * 1024 * 1024;
 
 enum class Part : std::size_t { kBegin, kReady, kChoose, kWait, kUpdate, kStart, kEnd, kCount };
 constexpr std::array<const char*, static_cast<std::size_t>(Part::kCount)> kPartNames{
     "begin", "ready", "bucket_ready", "wait", "update", "start", "end"};
 
-/// Shares the time between the parts of a step: each call gives the time since the one before to a
+/// Attributes time to the parts of a step: each call adds the time since the previous one to a
 /// part.
 class PartClock {
  public:
   using Clock = std::chrono::steady_clock;
-  PartClock() {  // what a look at the clock takes is not the scheduler's
+  PartClock() {  // the overhead of reading the clock is subtracted
     std::vector<double> looks;
     for (int i = 0; i < 2000; ++i) {
       const Clock::time_point before = Clock::now();
@@ -66,7 +66,7 @@ class PartClock {
   std::array<double, static_cast<std::size_t>(Part::kCount)> seconds_{};
 };
 
-/// A device that does nothing. The first record() of an update marks the start of its issue.
+/// A backend that does nothing. The first record() of an update marks the start of its issue.
 class IdleBackend final : public ForwardingBackend {
  public:
   IdleBackend(Backend& inner, PartClock& clock) : ForwardingBackend(inner), clock_(clock) {}
@@ -77,7 +77,7 @@ class IdleBackend final : public ForwardingBackend {
     }
     return ForwardingBackend::record();
   }
-  /// Books the time up to now: as an update's issue where one had begun, else as the algorithm's
+  /// Attributes the time up to now: to an update's issue if one has begun, else to the algorithm's
   /// own decisions.
   void issued() {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
@@ -166,7 +166,7 @@ class IdleTransport final : public Transport {
   Ticket tickets_ = 0;
 };
 
-/// Hands on, and tells the clock where the scheduler ends and the algorithm begins.
+/// Forwards calls, and reports to the clock where the scheduler ends and the algorithm begins.
 class TimedAlgorithm final : public Algorithm {
  public:
   TimedAlgorithm(const AlgorithmSite& site, Algorithm& inner, IdleBackend& backend,
@@ -193,9 +193,9 @@ class TimedAlgorithm final : public Algorithm {
 };
 
 struct Cost {
-  double step = 0.0, cold = 0.0;  ///< µs
+  double step = 0.0, cold = 0.0;  ///< µs with warm and with cold caches
   std::array<double, static_cast<std::size_t>(Part::kCount)> parts{};
-  double backend_requests = 0.0, heap_requests = 0.0;  ///< of a step
+  double backend_requests = 0.0, heap_requests = 0.0;  ///< per step
   bool reached() const { return step <= kGoal; }
 };
 
@@ -244,7 +244,8 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
                           static_cast<double>(settings.steps);
   cost.step = median(steps);
 
-  // A real step computes between two calls, and what the scheduler keeps leaves the nearest caches.
+  // In a real step computation between two calls evicts the scheduler's data from the nearest
+  // caches.
   std::vector<char> other(kOtherMemory, 1);
   steps.clear();
   for (std::int64_t i = 0; i < std::min(settings.steps, kColdSteps); ++i) {

@@ -29,7 +29,7 @@ std::unique_ptr<Dataset> open_shards(const std::string& folder, bool has_val) {
   return dataset;
 }
 
-/// Page after page of a batch's memory for pixels that a device resizes, as the loader has it for a
+/// Batch memory for pixels that a device resizes, allocated consecutively as the loader does for a
 /// GPU.
 class BatchTarget final : public CutTarget {
  public:
@@ -41,14 +41,14 @@ class BatchTarget final : public CutTarget {
     taken += static_cast<double>(wanted);
     return batch_ + std::exchange(used_, used_ + wanted);
   }
-  double taken = 0.0;  ///< bytes, in all
+  double taken = 0.0;  ///< bytes in total
 
  private:
   std::uint8_t* batch_;
   std::size_t used_ = 0;
 };
 
-/// Seconds to read samples a batch at a time.
+/// Seconds to read samples, one batch at a time.
 double read_all(const Dataset& dataset, const std::vector<std::int64_t>& samples,
                 const ImageChange& change, std::byte* batch, CutTarget* later = nullptr) {
   std::int32_t label = 0;
@@ -67,7 +67,7 @@ double read_all(const Dataset& dataset, const std::vector<std::int64_t>& samples
   });
 }
 
-/// Seconds to copy as many bytes from the mapped records.
+/// Seconds to copy the same number of bytes from the mapped records.
 double copy_all(const ShardSet& set, const std::vector<std::int64_t>& samples, std::byte* batch) {
   std::vector<const std::uint8_t*> from;
   for (const std::int64_t sample : samples) {
@@ -94,12 +94,12 @@ int bench_shards(const PicturesBench& settings) {
   ConfigSection section(json, "bench");
   const Augmenters crop = read_augmenters(section, Shape{kImageSide, kImageSide, 3});
   const ShardSet set(settings.folder, index, 0);
-  std::vector<std::byte> memory(kBatch * kImageBytes + 64);  // of cache lines, as batches are
+  std::vector<std::byte> memory(kBatch * kImageBytes + 64);  // aligned to cache lines below
   std::byte* const batch =
       memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
 
   std::vector<double> open_ms, first_ms, again_ms, left_ms, centre_ms, copy_ms;
-  double left_bytes = 0.0;  // of a picture
+  double left_bytes = 0.0;  // per picture
   std::vector<std::int64_t> samples;
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
     std::unique_ptr<Dataset> dataset;

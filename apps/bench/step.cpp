@@ -16,7 +16,7 @@ namespace starling {
 
 namespace {
 
-/// Notes the convolutions' shapes, too.
+/// Also records the convolutions' shapes.
 class ConvolutionProfile final : public ProfilingBackend {
  public:
   using ProfilingBackend::ProfilingBackend;
@@ -50,9 +50,9 @@ int bench_step(const StepBench& settings) {
   backend.recording = false;
   step();
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
-  // before the bound allocates memory
+  // measured before the bound allocates memory
   const std::uint64_t peak = peak_resident_bytes();
-  if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is one of fp32
+  if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is for fp32 only
   ConvBound bound(backend.convolutions);
   backend.profiling = true;
   std::vector<double> step_seconds, bound_seconds;

@@ -15,12 +15,12 @@
 #include "layers/layer.h"
 #include "topology/topology.h"
 
-// What benchmarks share.
+// Shared by the benchmarks.
 namespace starling {
 
-/// The model that a benchmark's options name; Error(kUsage) where a name is unknown. Images are
-/// image × image × 3; an empty stem is the model's own, an "mlp" has two hidden layers of 512. An
-/// empty topology is the default one.
+/// The model of a benchmark's options; Error(kUsage) for an unknown name. Images are image × image
+/// × 3; an empty stem means the model's default; an "mlp" has two hidden layers of 512; an empty
+/// topology is the default one.
 std::unique_ptr<Model> bench_model(const ModelBench& settings);
 std::unique_ptr<Task> bench_task(const ModelBench& settings);
 std::unique_ptr<OptimizerRule> bench_rule(const std::string& type);
@@ -39,12 +39,12 @@ inline double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// A tensor with numbers in a repeating pattern from -0.5 to 0.46, whose upload costs less than
-/// random ones'; one of whole numbers is left as it is.
+/// A tensor with a repeating pattern of numbers from -0.5 to 0.46, cheaper to make than random
+/// ones; integers are left as they are.
 Tensor patterned(Backend& backend, const Shape& shape, DType dtype);
 
-/// Median seconds of calls that take turns with others: add() measures one more time, over as many
-/// calls as last a few milliseconds, so that launches and the wait at the end count for nothing.
+/// The median time of calls that alternate with other work. add() measures once more, over enough
+/// calls to last a few milliseconds, so that launch overhead and the final wait are negligible.
 class Timing {
  public:
   Timing(Backend& backend, std::function<void()> work);
@@ -60,7 +60,7 @@ class Timing {
   std::vector<double> seconds_;
 };
 
-/// How often the calling thread has asked the heap for memory (operator new) since it began.
+/// The number of calls of operator new by the calling thread since it began.
 std::uint64_t heap_requests();
 
 }  // namespace starling

@@ -45,7 +45,7 @@ BenchTraining::BenchTraining(const StepBench& settings, Backend& backend, DType 
       topology_(bench_topology({}, 1)),
       tape_(backend),
       plain_(settings.plain),
-      loss_scale_(compute == DType::kFloat16 ? 1024.0 : 1.0) {  // as a run would have found it
+      loss_scale_(compute == DType::kFloat16 ? 1024.0 : 1.0) {  // a typical scale of a real run
   const bool scaled = compute == DType::kFloat16;
   if (plain_ && scaled)
     fail(ExitCode::kUsage, "bench",

@@ -22,7 +22,8 @@
 
 namespace starling {
 
-/// A backend with a clock: with `profiling`, the host waits for each operation and notes its time.
+/// A backend that measures: with `profiling` the host waits for each operation and records its
+/// time.
 class ProfilingBackend : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
@@ -40,7 +41,7 @@ class ProfilingBackend : public ForwardingBackend {
   }
 };
 
-/// Training on one rank, on a batch that lies in the device's memory: what is timed of whole steps.
+/// Training on one rank with a batch in device memory, for timing whole steps.
 class BenchTraining {
  public:
   BenchTraining(const StepBench& settings, Backend& backend, DType compute);
@@ -59,7 +60,7 @@ class BenchTraining {
   std::unique_ptr<Task> task_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
-  std::vector<UpdateLayers> layers_;  ///< of each bucket, where the rule measures layers
+  std::vector<UpdateLayers> layers_;  ///< of each bucket, if the rule measures layers
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Topology> topology_;

@@ -29,7 +29,7 @@
 namespace starling {
 namespace {
 
-/// Copies instead of updating, so that the copy runs on the same threads over the same spans as the
+/// Copies instead of updating, so that the copy uses the same threads and spans as the update
 /// kernels.
 class CopyRule : public OptimizerRule {
  public:
@@ -51,7 +51,7 @@ class CopyRule : public OptimizerRule {
     }
     const T* from = span.x;
     T* to = span.x_out;
-    const T one = span.gradient_scale;  // keeps the compiler from calling memcpy
+    const T one = span.gradient_scale;  // prevents the compiler from calling memcpy
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < span.n; ++i) to[i] = one * from[i];
   }
@@ -63,11 +63,11 @@ struct UpdateSubject {
   std::string name;
   std::unique_ptr<OptimizerRule> rule;
   UpdateArgs args;
-  /// Timed as one: a whole group where the traffic depends on the step
+  /// Updates timed together: a whole group if the traffic depends on the step
   int updates = 1;
-  double bytes = 0.0;                 ///< that one update moves
-  std::function<void()> before = {};  ///< is timed with it
-  std::vector<double> seconds;        ///< of one update, per repeat
+  double bytes = 0.0;                 ///< moved by one update
+  std::function<void()> before = {};  ///< called before the updates, within the timing
+  std::vector<double> seconds;        ///< per update, by repeat
 };
 
 std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const nlohmann::json& config) {
@@ -121,7 +121,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
                         std::make_unique<CopyRule>(library), copy, 1,
                         32.0 * static_cast<double>(n)});
   }
-  // Layers: as many as ResNet-50 has weights, all of one size.
+  // Layers of equal size, as many as ResNet-50 has weights.
   std::vector<LayerExtent> extents;
   const std::int64_t each = (n / 54 + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
   for (std::int64_t first = 0; first < n; first += each)
@@ -145,7 +145,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       subjects.push_back(std::move(subject));
     }
   };
-  // A neighbour's message and the rank's own, decoded as the update goes and before it.
+  // The messages of a neighbour and of the rank itself, decoded during the update or before it.
   const Tensor message(*backend, Shape{message_bytes(Code::kInt8, DType::kFloat32, n, 256)},
                        DType::kUInt8);
   backend->encode({.x = received, .message = message, .code = Code::kInt8, .block = 256});
@@ -174,8 +174,8 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       subjects.push_back(std::move(subject));
     }
   };
-  // What sender and receiver do to a bucket whose numbers travel in 8 bits. Encoding looks at the
-  // numbers, so they are unlike.
+  // Encoding and decoding of a bucket sent in 8 bits. The numbers differ, since encoding depends on
+  // them.
   const Tensor unlike(*backend, Shape{n}, DType::kFloat32),
       decoded(*backend, Shape{n}, DType::kFloat32);
   for (std::int64_t i = 0; i < n; ++i) {
@@ -221,7 +221,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   add("lars", nlohmann::json::object(), 1);
   add("lamb", nlohmann::json::object(), 1);
 
-  for (int repeat = -1; repeat < repeats; ++repeat) {  // the first round warms up
+  for (int repeat = -1; repeat < repeats; ++repeat) {  // one round of warm-up
     for (UpdateSubject& subject : subjects) {
       const auto begin = std::chrono::steady_clock::now();
       for (int s = 1; s <= subject.updates; ++s) {
@@ -247,7 +247,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   }
   for (const UpdateSubject& subject : subjects) {
     const double seconds = median(subject.seconds);
-    std::vector<double> ratios;  // per repeat, so that a slow moment of the machine hits both
+    std::vector<double> ratios;  // by repeat, so that a slow moment of the machine affects both
     for (std::size_t r = 0; r < subject.seconds.size(); ++r) {
       ratios.push_back(gigabytes_per_second(subject, subject.seconds[r]) /
                        gigabytes_per_second(fastest_copy, fastest_copy.seconds[r]));

@@ -32,8 +32,9 @@ class Crop final : public Augmenter {
   bool reflect_;
 };
 
-/// Mirrors images: at random, or in every second epoch. That begins with the first or the second at
-/// random (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", 2024, section 3.6).
+/// Mirrors images at random, or in alternate epochs. In the latter case it is random per image
+/// whether the first or the second epoch is mirrored (Jordan, "94% on CIFAR-10 in 3.29 Seconds on a
+/// Single GPU", 2024, section 3.6).
 class Flip final : public Augmenter {
  public:
   explicit Flip(bool alternating) : alternating_(alternating) {}

@@ -20,24 +20,24 @@
 
 namespace starling {
 
-/// The window that a batch takes of a padded image, and whether it is mirrored. Costs nothing: it
-/// is taken where bytes become numbers.
+/// The window that a batch takes from a padded image, and whether it is mirrored. Free of charge,
+/// since it is applied while bytes are converted to floating point.
 struct Augmentation {
   std::int32_t offset_y = 0, offset_x = 0, flip = 0;
   friend bool operator==(const Augmentation&, const Augmentation&) = default;
 };
 
-/// A rectangle of the image as the model sees it that one number takes the place of, after
-/// normalising. Empty: no change. A row of AugmentImages::boxes.
+/// A rectangle of the model's input image that is filled with one value after normalisation. Empty:
+/// no change. A row of AugmentImages::boxes.
 struct ErasedBox {
   std::int32_t top = 0, left = 0, bottom = 0, right = 0;
 };
 
-/// How much of each image of a batch stays its own, where the rest is its neighbour's: a row of
-/// AugmentImages::mix. Inside the rectangle nothing does.
+/// How an image of a batch is combined with its neighbour: a row of AugmentImages::mix. Pixels
+/// inside the rectangle are the neighbour's.
 struct BatchMix {
   std::int32_t own = math::kWholeShare, top = 0, left = 0, bottom = 0, right = 0;
-  /// Share of a whole image that stays its own, which is its class's share of the target.
+  /// Share of the whole image that remains, which is also its class's share of the target.
   float share(const Shape& image) const {
     const double inside = static_cast<double>(bottom - top) * static_cast<double>(right - left);
     const auto pixels = static_cast<double>(image[0] * image[1]);
@@ -45,19 +45,19 @@ struct BatchMix {
   }
 };
 
-/// The random numbers of one image in one epoch; they depend on (seed, epoch, sample) alone, so an
-/// image looks the same on any rank. Those of a batch are its first sample's.
+/// The random numbers of one image in one epoch. They depend on (seed, epoch, sample) alone, so an
+/// image is augmented the same way on every rank. A batch uses those of its first sample.
 struct SampleRandom {
   std::uint64_t seed = 1;
   std::int64_t epoch = 0, sample = 0;
-  /// Words 0 and 1 of draw 0 are the crop's, word 2 is the flip's; others take draws of their own,
-  /// see AugmentDraw.
+  /// Draw 0: words 0 and 1 are for the crop, word 2 for the flip. Other augmentations use draws of
+  /// their own, see AugmentDraw.
   Philox4x32 draw(std::uint32_t number = 0) const {
     return random_bits(seed, RandomStream::kAugment, static_cast<std::uint32_t>(epoch),
                        (std::uint64_t{number} << 40) | static_cast<std::uint64_t>(sample));
   }
 };
-/// Where the draws of each augmentation begin. Those of plug-ins had better begin at 1024.
+/// The first draw of each augmentation. Plug-ins should use numbers from 1024 on.
 enum AugmentDraw : std::uint32_t {
   kWindowDraw = 0,
   kResizedCropDraw = 16,
@@ -77,12 +77,13 @@ inline std::int64_t random_below(std::uint32_t word, std::int64_t bound) {
   return static_cast<std::int64_t>((std::uint64_t{word} * static_cast<std::uint64_t>(bound)) >> 32);
 }
 
-/// A training image that is being changed: first its bytes, then the window on them.
+/// A training image during augmentation: first its bytes are changed, then a window of them is
+/// chosen.
 class AugmentedImage {
  public:
-  /// `whole`: the window that is the image as it is. `later`: room for steps that another than this
-  /// image's owner carries out; the first that is kNone ends them. `resize`: makes the bytes, which
-  /// another resizes else.
+  /// `whole`: the window of the unaugmented image. `later`: memory for steps that are recorded here
+  /// and executed afterwards by the backend; the list ends at the first kNone. `resize`: fills
+  /// `bytes` on demand, for images that the backend would resize otherwise.
   AugmentedImage(std::span<std::uint8_t> bytes, const Shape& shape, const Augmentation& whole,
                  std::span<PixelStep> later = {}, std::function<void()> resize = {})
       : window(whole),
@@ -93,20 +94,20 @@ class AugmentedImage {
         resize_(std::move(resize)) {}
 
   const Shape& shape() const { return shape_; }
-  /// A change of the bytes: at once, or left to the device where its steps have room.
+  /// Changes the bytes: immediately, or recorded for the backend if `later` has room.
   void change(const PixelStep& step);
-  /// Takes the window now, for what depends on what is seen: the bytes are then the image as the
-  /// model gets it.
+  /// Applies the window now, for augmentations that depend on the visible part. Afterwards the
+  /// bytes are the image as the model gets it.
   void settle();
-  /// H×W×C bytes to look at or change by oneself. Steps that were left to the device are carried
-  /// out first; change() saves that.
+  /// The H×W×C bytes, to read or change directly. Executes the recorded steps first, which change()
+  /// avoids.
   std::span<std::uint8_t> bytes();
   ImageBytes pixels() { return {bytes().data(), shape_[0], shape_[1], shape_[2]}; }
 
   Augmentation window;
-  /// True where part() has been asked: the image is a part of a larger picture already
+  /// Whether part() was asked: the image is already a crop of a larger picture
   bool cut = false;
-  /// The augmenter's own to set, after normalising; see Augmenter::erases()
+  /// For the augmenter to set; applied after normalisation, see Augmenter::erases()
   std::span<ErasedBox> boxes = {};
 
  private:
@@ -114,12 +115,12 @@ class AugmentedImage {
   Shape shape_;
   Augmentation whole_;
   std::span<PixelStep> later_;
-  std::size_t waiting_ = 0;       ///< of later_
-  std::function<void()> resize_;  ///< empty: the bytes are there
+  std::size_t waiting_ = 0;       ///< steps recorded in later_
+  std::function<void()> resize_;  ///< empty: the bytes are valid
 };
 
-/// The order in which augmentations are applied: that of torchvision's reference scripts. Within a
-/// stage they go by name.
+/// Augmentations are applied in this order, that of torchvision's reference scripts; within a stage
+/// in the order of their names.
 enum class AugmentStage : std::uint8_t { kCrop, kFlip, kColor, kErase, kMix };
 
 /// One random change of training images: a key of `data.augment`.
@@ -128,21 +129,21 @@ class Augmenter {
   virtual ~Augmenter() = default;
   virtual AugmentStage stage() const { return AugmentStage::kColor; }
   virtual void apply(const SampleRandom& random, AugmentedImage& image) const = 0;
-  /// Which part of a picture becomes the image, chosen before it is decoded: for data sets of
-  /// pictures of any size. None: no wish.
+  /// For data sets of pictures of any size: which part of a picture becomes the image, chosen
+  /// before it is decoded. None: no preference.
   virtual std::optional<PicturePart> part(const SampleRandom& random,
                                           const PictureSize& picture) const {
     return (void)random, (void)picture, std::nullopt;
   }
-  /// Steps that apply() gives to AugmentedImage::change() at most, one for settle() among them, so
-  /// that a device has room for them. `cut`: of images that part() was asked about.
+  /// The largest number of steps that apply() passes to AugmentedImage::change(), including one for
+  /// settle(), so that memory for them can be allocated. `cut`: for images whose part() was asked.
   virtual std::int64_t steps(bool cut) const { return (void)cut, 0; }
-  /// Zero pixels that the window's offsets count from, on every side.
+  /// Width in pixels of the zero padding that the window's offsets start from.
   virtual std::int64_t padding() const { return 0; }
-  /// Numbers that take the place of rectangles, one for each that apply() may set.
+  /// The values that fill erased rectangles, one for each rectangle that apply() may set.
   virtual std::vector<double> erases() const { return {}; }
-  /// Mixes the images of a batch: mix() is asked once for each, and apply() does nothing. The key's
-  /// name; empty: does not.
+  /// The config key of an augmentation that mixes the images of a batch, else empty. For these
+  /// mix() is called once per batch, and apply() does nothing.
   virtual std::string mixes() const { return {}; }
   virtual BatchMix mix(const SampleRandom& random, const Shape& image) const {
     return (void)random, (void)image, BatchMix{};
@@ -150,69 +151,67 @@ class Augmenter {
 };
 using Augmenters = std::vector<std::shared_ptr<const Augmenter>>;  ///< applied in this order
 
-/// Augmentations by their key: a maker reads the key of its name from `data.augment` and returns
-/// null where nothing is asked for. It gets the images' shape, of rank 0 while keys are only
-/// described.
+/// Augmentations by their key in `data.augment`. A maker reads its key and returns null if it is
+/// not set. The shape is that of the images, of rank 0 while keys are only described.
 using AugmenterRegistry = Registry<std::unique_ptr<Augmenter>, ConfigSection&, const Shape&>;
 AugmenterRegistry& augmentations();
 void register_builtin_augmentations();
-/// Registers the augmentations of the files that are named so.
+/// Registers the augmentations of the files with these names.
 void register_random_resized_crop(AugmenterRegistry& registry);
 void register_color_jitter(AugmenterRegistry& registry);
 void register_auto_augment(AugmenterRegistry& registry);
 void register_erasing(AugmenterRegistry& registry);
 void register_mixing(AugmenterRegistry& registry);
 
-/// Error(kUsage) where images have neither 1 nor 3 channels, which is what `key` is defined for.
+/// Error(kUsage) if images do not have 1 or 3 channels, the only numbers that `key` is defined for.
 void check_color_channels(ConfigSection& section, const char* key, const Shape& image);
-/// Two numbers [least, most] of a key.
+/// A key's value of two numbers [least, most].
 struct NumberRange {
   double least = 0, most = 0;
 };
 NumberRange read_range(ConfigSection& section, const char* key, NumberRange usual, Range allowed,
                        const char* doc);
 
-/// Reads all of `data.augment` but `interpolation`. `image` of rank 0: the data has none, so every
-/// key is an error; or keys are only described.
+/// Reads all of `data.augment` but `interpolation`. `image` of rank 0: the data has no images, so
+/// that every key is an error; or keys are only described.
 Augmenters read_augmenters(ConfigSection& section, const Shape& image);
 std::int64_t padding_of(const Augmenters& augmenters);
-/// The most steps of one image.
+/// The largest number of recorded steps of an image.
 std::int64_t steps_of(const Augmenters& augmenters, bool cut);
-/// All rectangles that each image may lose: the numbers in their places.
+/// The fill values of all rectangles that an image may lose.
 std::vector<double> erased_values(const Augmenters& augmenters);
-/// The key that mixes the images of a batch; empty: none does.
+/// The key of the augmentation that mixes images; empty: none.
 std::string mixing_key(const Augmenters& augmenters);
 
-/// What an epoch does to its images. `augmenters` outlives it.
+/// The augmentation of images in one epoch. `augmenters` must outlive it.
 class ImageChange {
  public:
   ImageChange() = default;
   ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch);
-  /// Whether anything is asked for.
+  /// Whether there are any augmentations.
   explicit operator bool() const { return augmenters_ != nullptr; }
-  /// Changes one image's bytes, and returns the window to take of it. `cut`: see AugmentedImage.
-  /// Writes all of `boxes`, of which there are as many as erased_values(augmenters), and all of
-  /// `later`: what is left to do to the bytes before the window is taken. `resize`: see
-  /// AugmentedImage.
+  /// Changes one image's bytes and returns the window to take of it. Writes all of `boxes`, which
+  /// has erased_values(augmenters) entries, and all of `later`: the steps that remain to be done
+  /// before the window is taken. `cut`, `resize`: see AugmentedImage.
   Augmentation operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape,
                           bool cut = false, std::span<ErasedBox> boxes = {},
                           std::span<PixelStep> later = {}, std::function<void()> resize = {}) const;
   /// See Augmenter::part().
   std::optional<PicturePart> part(std::int64_t sample, const PictureSize& picture) const;
-  /// How the batch that begins with this sample is mixed. Of several ways one is chosen, each as
-  /// likely.
+  /// How the batch that begins with this sample is mixed. If several augmentations mix, one is
+  /// chosen with equal probability.
   BatchMix mix(std::int64_t first_sample, const Shape& image) const;
 
-  /// Numbers that stand for the batch's samples in what is drawn, where a sample may come again in
-  /// the epoch; they outlive this.
+  /// Indices for the random draws of the batch's samples, used instead of sample numbers if a
+  /// sample may occur several times in an epoch. The span must outlive this object.
   void set_draws(std::span<const std::int64_t> draws) { draws_ = draws; }
-  /// What stands for the batch's sample number `place`.
+  /// The index for the draws of the batch's sample number `place`.
   std::int64_t drawn(std::size_t place, std::int64_t sample) const {
     return draws_.empty() ? sample : draws_[place];
   }
 
  private:
-  const Augmenters* augmenters_ = nullptr;  ///< null: nothing is asked for
+  const Augmenters* augmenters_ = nullptr;  ///< null: no augmentations
   std::uint64_t seed_ = 1;
   std::int64_t epoch_ = 0;
   std::int32_t centre_ = 0;

@@ -1,6 +1,6 @@
-// Operations drawn at random from a list of 14: RandAugment (Cubuk et al. 2019) and
-// TrivialAugmentWide (Müller and Hutter 2021), with torchvision's list, ranges, 31 magnitudes,
-// nearest pixels, and zeros where an image is moved away.
+// RandAugment (Cubuk et al. 2019) and TrivialAugmentWide (Müller and Hutter 2021): operations drawn
+// at random from a list of 14. The list, ranges, 31 magnitudes, nearest-pixel sampling and zero
+// fill are torchvision's.
 #include <array>
 #include <cmath>
 #include <memory>
@@ -42,7 +42,7 @@ enum class AugmentOperation : std::uint8_t {
   kCount,
 };
 
-/// `part` of the largest magnitude, 0 to 1; with the sign where the operation has one.
+/// The operation at `part` (0 to 1) of its largest magnitude, with `sign` if it has one.
 PixelStep step_of(AugmentOperation operation, double part, double sign, const AugmentSpace& space,
                   const Shape& image) {
   const auto pixels_of = [&](std::int64_t size) {
@@ -75,7 +75,7 @@ PixelStep step_of(AugmentOperation operation, double part, double sign, const Au
   }
 }
 
-/// The words of a draw: the operation, the sign, and the magnitude where it is drawn.
+/// The words of a draw choose the operation, the sign, and for TrivialAugmentWide the magnitude.
 void change_as_drawn(const Philox4x32& bits, std::int64_t magnitude, const AugmentSpace& space,
                      AugmentedImage& image) {
   const auto operation = static_cast<AugmentOperation>(

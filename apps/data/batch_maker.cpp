@@ -89,9 +89,9 @@ BatchMaker::Slot RowMaker::make_slot() {
   slot.batch = fixed_.all ? fixed_batch_ : make_batch(slot.device);
   const std::size_t all = slot.bytes = slot.device.all.bytes();
   slot.host = backend_.allocate_host(all);
-  // the gaps between the parts, and what a short batch leaves, are copied too
+  // gaps between the parts, and the end of a short batch, are copied too
   std::memset(slot.host.get(), 0, all);
-  release(slot);  // the memory may have served the current stream before
+  release(slot);  // the current stream may have used this memory before
   return slot;
 }
 
@@ -101,7 +101,7 @@ void RowMaker::wait_until_writable(const Slot& slot) const {
 
 namespace {
 
-/// As much of it as fill() has written.
+/// The prefix of a slot's memory that fill() has written.
 Tensor filled(const BatchMaker::Slot& slot, const Tensor& all) {
   return slot.bytes == all.bytes() ? all
                                    : all.slice(0, Shape{static_cast<std::int64_t>(slot.bytes)});
@@ -127,7 +127,7 @@ void RowMaker::send(Slot& slot) const {
 
 void RowMaker::settle(Slot& slot) const {
   if (on_host_) return;
-  // Only a device that waits for a lost rank takes longer.
+  // Waiting longer means that the device itself waits for a lost rank.
   constexpr std::chrono::seconds kSettle{5};
   const auto leak = [&] {
     static_cast<void>(new std::shared_ptr<std::byte>(std::move(slot.host)));
@@ -145,7 +145,7 @@ void RowMaker::settle(Slot& slot) const {
   }
 }
 
-/// A slot's batch: images are converted tensors, all others are views of `raw`.
+/// The batch of a slot: images are converted tensors, all others are views of `raw`.
 Batch RowMaker::make_batch(const RawBatch& raw) const {
   Batch batch{.samples = batch_size_, .format = dtype_};
   for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
@@ -158,7 +158,7 @@ Batch RowMaker::make_batch(const RawBatch& raw) const {
 }
 
 BatchMaker::RawBatch RowMaker::make_raw(Backend& backend, std::int64_t images) const {
-  constexpr std::size_t kAlignment = 512;  // as for separate tensors
+  constexpr std::size_t kAlignment = 512;  // the alignment of separate tensors
   std::vector<Part> all;
   for (std::size_t t = 0; t < tensors().size(); ++t)
     all.push_back({tensors()[t].shape.with_batch(images), tensors()[t].dtype, !made_elsewhere(t)});

@@ -25,7 +25,7 @@ class BatchMaker {
   struct RawBatch {
     Tensor all;                   ///< one block that contains the others
     std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
-    std::vector<Tensor> more;     ///< RowMaker::parts(); empty ones are not there
+    std::vector<Tensor> more;     ///< RowMaker::parts(); unused ones are empty
   };
   /// Memory for one batch. On the CPU only the first member is used.
   struct Slot {
@@ -81,11 +81,11 @@ struct BatchMakerSettings {
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,
                                              const BatchMakerSettings& settings, Backend& backend);
 
-/// The samples' tensors, one after another; several samples are read at a time, and numbers of
-/// classes are checked. Collates that make something else of some tensors derive from it.
+/// Makes batches of the samples' tensors, one sample after another. Several samples are read at a
+/// time, and class indices are checked. Collates that convert some tensors derive from it.
 class RowMaker : public BatchMaker {
  public:
-  /// `read`: of a sample as it is read; `made`: as batches hold it.
+  /// `read`: the tensors of a sample as the data set gives them; `made`: as batches have them.
   RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
            std::vector<TensorInfo> read, std::vector<TensorInfo> made);
 
@@ -105,15 +105,15 @@ class RowMaker : public BatchMaker {
     DType dtype = DType::kInt32;
     bool there = true;
   };
-  /// What of `images` samples is uploaded behind the tensors; of the last fill() may leave some of
-  /// its end out.
+  /// Memory that is uploaded after the tensors, for a batch of `images`. fill() may leave the end
+  /// of the last part unused, which is then not copied.
   virtual std::vector<Part> parts(std::int64_t images) const {
     return (void)images, std::vector<Part>{};
   }
-  /// A tensor that make() makes, and is not uploaded.
+  /// A tensor that make() computes on the device instead of uploading it; null: none.
   virtual const Tensor* made_elsewhere(std::size_t t) const { return (void)t, nullptr; }
 
-  /// One sample that is being read: the batch's number `index`.
+  /// A sample during reading, at position `index` of the batch.
   struct Reading {
     Slot& slot;
     std::size_t index;
@@ -122,11 +122,11 @@ class RowMaker : public BatchMaker {
     std::span<std::byte* const> places;  ///< place() of each tensor
     const ImageChange& change;
   };
-  /// Where all samples' tensor t goes.
+  /// Host memory of tensor t of all samples.
   std::byte* memory(const Slot& slot, std::size_t t) const {
     return on_host_ ? slot.batch.tensors[t].tensor.raw() : host(slot, slot.device.tensors[t]);
   }
-  /// Where it is read to.
+  /// Host memory that a sample's tensor is read into.
   virtual std::byte* place(const Slot& slot, std::size_t index, std::size_t t, int worker) {
     return (void)worker, memory(slot, t) + index * bytes(t);
   }
@@ -134,21 +134,23 @@ class RowMaker : public BatchMaker {
   virtual void read(const Reading& reading) {
     dataset_.read(split_, reading.sample, reading.places);
   }
-  virtual void end(Slot&, std::span<const std::int64_t>, const ImageChange&) {}  ///< and after it
+  virtual void end(Slot&, std::span<const std::int64_t>, const ImageChange&) {
+  }  ///< after a batch is read
 
-  /// Of a sample in a batch
+  /// The tensors of one sample in a batch.
   const std::vector<TensorInfo>& tensors() const { return made_; }
   std::size_t bytes(std::size_t t) const { return bytes_of(made_[t]); }
   static std::size_t bytes_of(const TensorInfo& tensor) {
     return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
   }
-  /// Where the host writes a part of the slot's.
+  /// The host address of a part of the slot's memory.
   static std::byte* host(const Slot& slot, const Tensor& part) {
     return slot.host.get() + (part.raw() - slot.device.all.raw());
   }
-  /// What the slot's batch is made of: its own, or what lies in the fixed place.
+  /// The uploaded data that the slot's batch is made from: with fixed_place a copy at a fixed
+  /// address.
   const RawBatch& raw(const Slot& slot) const { return fixed_.all ? fixed_ : slot.device; }
-  /// Memory for the tensors of so many samples as they are read, and their parts.
+  /// Allocates memory for the tensors of `images` samples as they are read, and for their parts.
   RawBatch make_raw(Backend& backend, std::int64_t images) const;
 
   const Dataset& dataset_;
@@ -163,10 +165,10 @@ class RowMaker : public BatchMaker {
   Batch make_batch(const RawBatch& raw) const;
 
   std::vector<TensorInfo> read_, made_;
-  bool loss_share_;                              ///< it is the last of made_
+  bool loss_share_;                              ///< made_ ends with LossShares::kTensor
   std::vector<std::vector<std::byte*>> places_;  ///< by worker
   bool fixed_place_;
-  RawBatch fixed_;  ///< empty: each slot's batch is made in a place of its own
+  RawBatch fixed_;  ///< empty: batches are made from their slot's memory
   Batch fixed_batch_;
 };
 

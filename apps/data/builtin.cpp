@@ -23,7 +23,7 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
   const auto channels = static_cast<std::size_t>(info_.image[2]);
   const auto check = [&](const char* key, std::size_t found) {
     if (found != channels) {
-      section.finish();  // a misspelt `channels` first
+      section.finish();  // a misspelt `channels` is reported first
       normalize.error(key, "has {} entries, the images have {} channel{}", found, channels,
                       channels == 1 ? "" : "s");
     }

@@ -9,8 +9,7 @@
 
 namespace starling {
 
-/// Base of the built-in data sets: the keys `limit`, `test_limit` and `normalize`, and sizes that
-/// follow what is found in files.
+/// Base of the built-in data sets: reads the keys `limit`, `test_limit` and `normalize`.
 class BuiltinDataset : public ImageDataset {
  public:
   ImageInfo images() const final { return info_; }
@@ -21,18 +20,17 @@ class BuiltinDataset : public ImageDataset {
   /// Reads `normalize`; the defaults have one entry per channel.
   void read_normalize(ConfigSection& section, const std::vector<double>& mean,
                       const std::vector<double>& deviation);
-  /// Reads `limit` and `test_limit`; 0 stands for all samples.
-  /// `which`: what a limit takes.
+  /// Reads `limit` and `test_limit`; 0: all samples. `which` documents which samples a limit keeps.
   void read_limits(ConfigSection& section, const std::string& which = "only the first samples");
-  /// How many samples there are before the limits.
+  /// Sets the numbers of samples that exist; the limits are applied to them.
   void set_samples(std::int64_t train, std::int64_t test);
 
   ImageInfo info_;
   std::int64_t limit_ = 0, test_limit_ = 0;  ///< 0: all
 };
 
-/// The files that hold data sets, here, in shards/ and in tokens/: each has a function
-/// register_NAME, which register_builtin_datasets() calls.
+/// The files of data sets in this folder, shards/ and tokens/. Each defines register_NAME, which
+/// register_builtin_datasets() calls.
 #define STARLING_DATASET_FILES(X) \
   X(synthetic)                    \
   X(cifar)                        \
@@ -45,7 +43,7 @@ class BuiltinDataset : public ImageDataset {
 STARLING_DATASET_FILES(STARLING_DECLARE_DATASETS)
 #undef STARLING_DECLARE_DATASETS
 
-/// The samplers of files that are named so; register_builtin_samplers() calls them.
+/// Registers the samplers of the files with these names; register_builtin_samplers() calls them.
 void register_class_balanced_sampler(SamplerRegistry& registry);
 void register_load_balanced_sampler(SamplerRegistry& registry);
 

@@ -16,10 +16,10 @@ namespace starling {
 namespace {
 
 using PlaceNumber = std::atomic<std::uint32_t>;
-// Places are shared between processes, in memory that begins as zeros.
+// Entries of the table are shared between processes, in memory that is initially zero.
 static_assert(PlaceNumber::is_always_lock_free && sizeof(PlaceNumber) == 4);
 
-// What a block's table says of a sample: nothing yet, being written, or its place + kFirstPlace.
+// Values of a sample's table entry: absent, being written, or its place in the block + kFirstPlace.
 constexpr std::uint32_t kAbsent = 0, kBeingWritten = 1, kFirstPlace = 2;
 constexpr std::size_t kPlaceAlignment = 64;
 
@@ -62,7 +62,7 @@ CachePlan plan_cache(const DatasetInfo& info, double limit_bytes, int ranks_of_h
   const double fit = std::min(limit_bytes / ranks_of_host /
                                   static_cast<double>(std::max<std::size_t>(plan.sample_bytes, 1)),
                               kMost);
-  // A rank of a host decodes its part of both splits, each rounded up.
+  // Each rank of a host decodes a share of both splits, rounded up.
   const auto part = [&](std::int64_t samples) {
     return (samples + ranks_of_host - 1) / ranks_of_host;
   };

@@ -16,27 +16,27 @@ namespace starling {
 
 inline constexpr double kMebibyte = 1024.0 * 1024.0;
 
-/// What a cache of `limit_bytes` a host keeps. Nothing is ever thrown out: an epoch takes each
-/// sample once, so one sample is as good as another, and making room would only decode more.
+/// The size of a cache of `limit_bytes` per host. Samples are never evicted: every sample is read
+/// once an epoch, so replacing one by another would gain nothing.
 struct CachePlan {
   std::size_t sample_bytes = 0;  ///< all tensors of a sample, as declared
   std::int64_t samples = 0;      ///< of the data set, training and test
-  std::int64_t places = 0;       ///< of one rank: samples that it keeps at most
-  /// Bytes of one rank: the places, and 4 for each sample of the data set that say where it is.
+  std::int64_t places = 0;       ///< of one rank: the most samples that it stores
+  /// Bytes of one rank's block: the samples, and a table of 4 bytes for each sample of the data
+  /// set.
   std::size_t bytes() const;
-  std::size_t first_place() const;  ///< in bytes from the block's begin
+  std::size_t first_place() const;  ///< byte offset of the first sample in the block
 };
-/// Plans a cache for ranks that share what they keep, or for one.
+/// Plans a cache for a host's ranks, which share it, or for a single rank.
 CachePlan plan_cache(const DatasetInfo& info, double limit_bytes, int ranks_of_host);
 
-/// Another data set whose samples are kept, as read() gives them, before augmentation:
-/// `data.cache`. The bytes are the other's, whether they come from memory or not. The ranks of a
-/// host share: each writes what it has decoded into a block of its own and reads in the others'.
-/// Thread-safe as the other is. Two threads that read a sample at the same time for the first time
-/// both decode it.
+/// Caches the samples of another data set, before augmentation: `data.cache`. The ranks of a host
+/// share the cache: each stores the samples that it has decoded in its own block of shared memory,
+/// and reads from all blocks. As thread-safe as the other data set. Threads that read the same
+/// uncached sample at the same time both decode it.
 class CachedDataset final : public Dataset {
  public:
-  /// `limit_bytes` of samples a host, divided between its ranks.
+  /// `limit_bytes`: per host, divided between its ranks.
   CachedDataset(std::unique_ptr<Dataset> inner, double limit_bytes)
       : inner_(std::move(inner)), limit_bytes_(limit_bytes) {}
 
@@ -63,26 +63,25 @@ class CachedDataset final : public Dataset {
   }
   bool left_out(std::int64_t test_sample) const override { return inner_->left_out(test_sample); }
 
-  /// Takes the memory, once, after open() and before any read(); until then nothing is kept. Where
-  /// ranks of a host cannot share, each keeps its own, in its part of the limit, and rank 0 says
-  /// why. Collective.
+  /// Allocates the memory, once, after open() and before any read(); until then nothing is cached.
+  /// If the ranks of a host cannot share memory, each uses a cache of its own with its part of the
+  /// limit, and rank 0 logs the reason. Collective.
   void allocate(World& world, MemorySharing& sharing);
 
   double limit_bytes() const { return limit_bytes_; }
   /// "room for 2560 of 2560 samples, 7.5 MiB, shared by the 4 ranks of a host": this rank's view.
   std::string text() const;
-  /// Counts of this rank since the data set was made.
+  /// Counters of this rank since construction.
   struct Counts {
     std::int64_t hits = 0;     ///< samples read from memory
-    std::int64_t decoded = 0;  ///< and from the other data set
-    std::int64_t kept = 0;     ///< that this rank keeps now
-    std::size_t bytes = 0;     ///< of those
+    std::int64_t decoded = 0;  ///< samples read from the other data set
+    std::int64_t kept = 0;     ///< samples in this rank's block
+    std::size_t bytes = 0;     ///< of these samples
   };
   Counts counts() const;
 
  private:
-  /// Table of where samples are, at the begin of each block: a number for each, written by the
-  /// block's owner alone.
+  /// The table at the start of each block: one entry per sample, written by the block's owner only.
   std::atomic<std::uint32_t>* table(const SharedBlock& block) const {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(block.data());
   }
@@ -90,7 +89,7 @@ class CachedDataset final : public Dataset {
     return block.data() + plan_.first_place() +
            static_cast<std::size_t>(number) * plan_.sample_bytes;
   }
-  /// The sample's tensors in one of the host's blocks, or null.
+  /// The sample's tensors in one of the host's blocks; null: not cached.
   const std::byte* find(std::size_t sample) const;
   void keep(std::size_t sample, std::span<std::byte* const> tensors) const;
 
@@ -102,7 +101,7 @@ class CachedDataset final : public Dataset {
   std::shared_ptr<SharedBlock> own_;                        ///< null before allocate()
   std::vector<std::shared_ptr<const SharedBlock>> blocks_;  ///< of the host's ranks, its own first
   int sharing_ranks_ = 1;
-  mutable std::atomic<std::uint32_t> taken_{0};  ///< places of the own block
+  mutable std::atomic<std::uint32_t> taken_{0};  ///< used places of the own block
   mutable std::atomic<std::int64_t> hits_{0}, decoded_{0};
 };
 

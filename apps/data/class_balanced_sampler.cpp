@@ -1,6 +1,6 @@
-// Classes that come equally often, however many samples each has. torch's WeightedRandomSampler
-// draws every sample by itself; here a class gives its samples in turn, so that none comes a third
-// time before all have come twice, and classes differ by one sample at most in an epoch.
+// Draws every class equally often, whatever its number of samples. Unlike torch's
+// WeightedRandomSampler, which draws samples independently, a class goes through all its samples
+// before it repeats one, and the counts of classes in an epoch differ by at most one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +39,7 @@ class ClassBalancedSampler final : public Sampler {
     const auto samples = static_cast<std::size_t>(inputs.samples), classes = members_.size();
     std::vector<std::int64_t> order(samples);
     for (std::size_t c = 0; c < classes; ++c) {
-      // Which classes give one sample more where not all can give as many changes with the epoch.
+      // The classes that give the extra sample, if counts cannot be equal, change with the epoch.
       const std::size_t turn =
           (c + static_cast<std::size_t>(inputs.epoch) * (samples % classes)) % classes;
       std::vector<std::int64_t> members = members_[turn];
@@ -50,7 +50,7 @@ class ClassBalancedSampler final : public Sampler {
       }
     }
     if (!inputs.shuffle) return order;
-    // In turns, a rank might always meet the same classes.
+    // Shuffled, since with a cyclic order a rank might always get the same classes.
     const std::vector<std::int64_t> places =
         random_permutation(inputs.seed, RandomStream::kPermutation,
                            static_cast<std::uint32_t>(inputs.epoch), inputs.samples);
@@ -60,7 +60,7 @@ class ClassBalancedSampler final : public Sampler {
   }
 
  private:
-  /// A class's samples in a new order each time that all have come.
+  /// Reshuffles a class's samples each time that all have been used.
   static void mix(const EpochInputs& inputs, std::size_t time, std::vector<std::int64_t>& members) {
     std::vector<std::pair<std::uint64_t, std::int64_t>> keys;
     keys.reserve(members.size());

@@ -42,7 +42,7 @@ class ColorJitter final : public Augmenter {
   std::array<NumberRange, 4> ranges_;
 };
 
-/// A number x stands for [max(0, 1 - x), 1 + x], or [-x, x] where 0 changes nothing; a list is the
+/// A number x means the range [max(0, 1 - x), 1 + x], or [-x, x] if `neutral` is 0; a list is the
 /// range itself.
 NumberRange read_jitter(ConfigSection& section, const char* key, double neutral, Range allowed,
                         const char* doc) {

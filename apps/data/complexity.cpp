@@ -15,7 +15,7 @@
 namespace starling {
 namespace {
 
-/// Numbers that travel at a time: a world may gather what it sums.
+/// Numbers per reduction: a world may implement a sum by gathering.
 constexpr std::size_t kSumPiece = std::size_t{1} << 16;
 
 std::vector<float> declared_complexities(const Dataset& dataset, World& world) {
@@ -50,7 +50,8 @@ std::vector<float> declared_complexities(const Dataset& dataset, World& world) {
   return cost;
 }
 
-/// of(sample) of each training sample: rank i of n asks for samples i, i+n, …, and all get all.
+/// Evaluates of(sample) for each training sample, rank i of n for samples i, i+n, …; all ranks get
+/// all values.
 std::vector<double> of_all_samples(const Dataset& dataset, World& world,
                                    const std::function<double(std::int64_t sample)>& of) {
   const std::int64_t samples = dataset.info().train_samples;
@@ -59,7 +60,7 @@ std::vector<double> of_all_samples(const Dataset& dataset, World& world,
     for (std::int64_t sample = world.rank(); sample < samples; sample += world.size())
       numbers[static_cast<std::size_t>(sample)] = of(sample);
   });
-  if (world.size() > 1) {  // each number is one rank's, and zero elsewhere
+  if (world.size() > 1) {  // each entry is nonzero on one rank at most, so the sum collects them
     for (std::size_t first = 0; first < numbers.size(); first += kSumPiece)
       world.sum(numbers.data() + first, std::min(kSumPiece, numbers.size() - first));
   }

@@ -9,18 +9,18 @@
 
 namespace starling {
 
-/// One number for each training sample, the same on all ranks; what is not a finite number >= 0,
-/// and what ranks disagree in, is an error that names the sample. Collective, with the data set
+/// Computes one number for each training sample, the same on all ranks. Error(kUsage) naming the
+/// sample if a number is not finite and >= 0, or ranks disagree. Collective; the data set must be
 /// open.
-///   kDeclared  Dataset::complexity()
-///   kMeasured  milliseconds that Dataset::read() takes. Rank i of n reads samples i, i+n, …, once
-///              each, all ranks at the same time as in training; all get all times. Two
-///              measurements differ, so whoever wants the same order again keeps them.
+/// kDeclared: Dataset::complexity().
+/// kMeasured: milliseconds that Dataset::read() takes. Rank i of n reads samples i, i+n, …, once
+/// each, all ranks at the same time as in training. Two measurements differ, so callers that need
+/// the same order again must store the result.
 std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source,
                                          World& world);
 
-/// Dataset::counted_targets() of each training sample, each asked for by one rank. Collective, with
-/// the data set open.
+/// Dataset::counted_targets() of each training sample, each computed by one rank. Collective; the
+/// data set must be open.
 std::vector<std::int32_t> targets_that_count(const Dataset& dataset, World& world);
 
 }  // namespace starling

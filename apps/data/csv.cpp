@@ -1,4 +1,4 @@
-// Rows of tables in CSV files: a vector of numbers each, and what is to be predicted of it.
+// Rows of CSV tables: the input is a vector of numbers, the target a number or a class.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@
 namespace starling {
 namespace {
 
-/// Rows are vectors of normalised numbers already; a model file keeps how they became so.
+/// Rows are already normalised vectors; a model file records the columns and their normalisation.
 struct TableCollate final : Collate {
   TableColumns columns;
   void describe(const DatasetInfo&, ModelDescription& description) const override {
@@ -42,13 +42,13 @@ struct TableCollate final : Collate {
   }
 };
 
-/// Columns and classes of an existing model.
+/// Columns and classes of an existing model, which is tested or which training starts from.
 struct ModelOfTable {
   std::string source;
   std::optional<TableColumns> columns;
   std::vector<std::string> classes;
-  bool is_tested = false;  ///< otherwise training continues from it
-  bool skips = false;      ///< but not with all of its tensors
+  bool is_tested = false;  ///< otherwise training starts from it
+  bool skips = false;      ///< training starts without some of its tensors
 };
 
 class CsvRows final : public Dataset {
@@ -61,7 +61,7 @@ class CsvRows final : public Dataset {
     try {
       keys_.target = section.required_text("target", "the column that is predicted");
     } catch (const Error&) {
-      (void)CsvFile::read(path_, "data.path");  // a wrong name is first to be said
+      (void)CsvFile::read(path_, "data.path");  // report a wrong file name before a missing target
       throw;
     }
     val_fraction_ =
@@ -117,7 +117,7 @@ class CsvRows final : public Dataset {
     } else {
       info_.tensors.push_back({"target", Shape{1}});
     }
-    if (!model_.is_tested) split();  // else once the model's share is known
+    if (!model_.is_tested) split();  // else in open(), when the model's test_share is known
   }
   void use_test_share(const TestShare& share) override { kept_share_ = share; }
   void open() override {
@@ -169,14 +169,14 @@ class CsvRows final : public Dataset {
 
   void take_model(const SafetensorsFile& file, const std::string& source) {
     model_.source = source;
-    if (file.metadata.count(kConfigMetadata) == 0) return;  // another program's
+    if (file.metadata.count(kConfigMetadata) == 0) return;  // written by another program
     const ModelDescription description = description_of(file, source);
     model_.columns = description.table;
     model_.classes = description.classes;
   }
 
-  /// The columns that the table's inputs are, as the model has them that there is already, and
-  /// where `classes` the classes.
+  /// Chooses the input columns, and with `classes` the class names: from the existing model if
+  /// there is one, else from the table.
   void choose_columns(CsvFile& file, bool classes) {
     const std::size_t target = file.column(keys_.target, "data.target");
     if (!model_.is_tested || !model_.columns) {
@@ -186,7 +186,7 @@ class CsvRows final : public Dataset {
     if (!model_.columns) return;
     const std::vector<std::string> of_model = model_.columns->columns(),
                                    of_file = columns_.columns();
-    // A tensor that is left out may be the one that knows the columns, or the classes
+    // The skipped tensor may be the one whose shape depends on the columns or classes.
     if (model_.skips &&
         std::set(of_model.begin(), of_model.end()) != std::set(of_file.begin(), of_file.end())) {
       told_ += fmt::format("columns are other ones than those of {}, and normalised anew\n",
@@ -204,7 +204,8 @@ class CsvRows final : public Dataset {
     const bool within =
         std::all_of(info_.class_names.begin(), info_.class_names.end(),
                     [&](const std::string& name) { return known.count(csv_value(name).text) > 0; });
-    if (within || !model_.skips) info_.class_names = model_.classes;  // others are told by row
+    // read_rows() reports rows of classes that the model does not have
+    if (within || !model_.skips) info_.class_names = model_.classes;
   }
   std::string trained_with() const {
     return "which the model of " + model_.source + " was trained with";
@@ -255,7 +256,7 @@ class CsvRows final : public Dataset {
   void split() {
     const bool classes = info_.classes > 0;
     const auto at = [](std::int64_t row) { return static_cast<std::size_t>(row); };
-    // Files of before draws were of values have those of texts
+    // Models from older versions drew tests by the rows' text instead of their values.
     const std::vector<std::string>& names =
         kept_share_ && kept_share_->by.empty() ? lines_ : values_;
     DrawnTests drawn;
@@ -292,7 +293,8 @@ class CsvRows final : public Dataset {
                     counted(columns, "column"), told_apart(columns_.target), told_);
   }
 
-  /// What is to be known of a test set of its own.
+  /// Informs the user about a separate test table, and about rows that it shares with the training
+  /// table.
   void tell_tests() const {
     if (only_tests_)
       log::info("data: tests take all {} of {}", counted(info_.test_samples, "row"), val_path_);
@@ -329,17 +331,17 @@ class CsvRows final : public Dataset {
   DatasetInfo info_;
   ModelOfTable model_;
   TableColumns columns_;
-  bool as_model_ = false;  ///< columns_ are the model's
-  std::string told_;       ///< lines on the columns
+  bool as_model_ = false;  ///< columns_ are those of model_
+  std::string told_;       ///< lines for the user on how columns were chosen
   std::optional<TestShare> kept_share_;
-  // By row of the file, those of val_path after those of path
+  // By row: those of `path`, then those of `val_path`
   std::size_t rows_of_path_ = 0;
-  std::vector<std::string> lines_;   ///< texts; until it is open
-  std::vector<std::string> values_;  ///< checksums, the same of rows that say the same; so
-  std::vector<double> numbers_, wide_targets_;  ///< as the file has them; until it is open
+  std::vector<std::string> lines_;   ///< the rows' text; cleared by open()
+  std::vector<std::string> values_;  ///< checksums of the rows' values; cleared by open()
+  std::vector<double> numbers_, wide_targets_;  ///< not normalised; cleared by open()
   std::vector<float> features_, targets_;
   std::vector<std::int32_t> labels_;
-  std::vector<std::int64_t> file_rows_;     ///< which row of the file it is, empty lines counted
+  std::vector<std::int64_t> file_rows_;     ///< row number in the file, empty lines counted
   std::vector<std::int64_t> train_, test_;  ///< rows, ascending
 };
 

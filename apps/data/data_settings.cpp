@@ -25,7 +25,7 @@ void read_sampler(ConfigSection& sampler, DataSettings& settings) {
     log::info(
         "warning: {} balanced is called load_balanced now; class_balanced is for classes of "
         "unequal size",
-        sampler.path("type"));  // told by one rank
+        sampler.path("type"));  // logged by one rank
     sampler.resolve("type", "load_balanced");
   }
   settings.sampler = make_typed(samplers(), old_name ? "load_balanced" : type, sampler);
@@ -33,7 +33,7 @@ void read_sampler(ConfigSection& sampler, DataSettings& settings) {
   sampler.finish();
 }
 
-/// Checks the sampler, once the data set is known.
+/// Checks that the data set supports the sampler.
 void check_sampler(const ConfigSection& data, const std::string& data_type,
                    const std::string& sampler_type, const DataSettings& settings) {
   if (settings.dirichlet_alpha > 0.0 && !settings.sampler->takes_partition()) {

@@ -12,28 +12,28 @@
 
 namespace starling {
 
-/// Section `data`: the data set, and how its samples are read, dealt and changed.
+/// Section `data`: the data set, and how its samples are read, distributed to ranks and augmented.
 struct DataSettings {
   std::unique_ptr<Dataset> dataset;
-  CachedDataset* cache = nullptr;  ///< `dataset`, with `data.cache`
-  DatasetInfo info;                ///< the data set's
+  CachedDataset* cache = nullptr;  ///< non-owning, set if data.cache is on
+  DatasetInfo info;                ///< dataset->info()
   std::shared_ptr<Sampler> sampler;
-  int threads = 0;  ///< that read and decode samples; 0: what computing leaves over
+  int threads = 0;  ///< for reading and decoding samples; 0: the cores that computation leaves free
   bool shuffle = true;
   Augmenters augment;
-  double dirichlet_alpha = 0.0;  ///< of a label-skewed partition; 0: samples are shared
+  double dirichlet_alpha = 0.0;  ///< of a label-skewed partition; 0: no partition
 };
 
-/// What the data set is for beside training.
+/// What the data set is used for other than training.
 struct DataUse {
-  std::string tested_model;    ///< file of a model that is tested; empty: something is trained
-  bool training_rows = false;  ///< of it: outputs on training samples are wanted, too
-  std::string initial_model;   ///< of `init`
-  bool skips_initial = false;  ///< some of its tensors are left out
-  bool opens = false;          ///< it will be opened: no dry run
+  std::string tested_model;    ///< path of the model to test; empty: training
+  bool training_rows = false;  ///< also evaluate the tested model on training samples
+  std::string initial_model;   ///< path of the model that training starts from (`init`)
+  bool skips_initial = false;  ///< some of its tensors are not used
+  bool opens = false;          ///< false in a dry run, which does not open the data set
 };
 
-/// Reads it, and of `task` the type, which data sets may ask for. The data set is not opened.
+/// Reads the section, and `task.type`, which some data sets need. Does not open the data set.
 DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout& site,
                        const DataUse& use = {});
 

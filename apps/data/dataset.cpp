@@ -77,7 +77,7 @@ std::string implausible_values(const Dataset& dataset) {
   constexpr std::int64_t kLooked = 4096;
   const DatasetInfo info = dataset.info();
   const SampleMemory sample(info);
-  float largest = 1e4F;  // what is usual
+  float largest = 1e4F;  // larger values are reported
   std::string where;
   for (std::int64_t i = 0; i < std::min(kLooked, info.train_samples); ++i) {
     dataset.read(Dataset::Split::kTrain, i, sample.places);

@@ -48,7 +48,7 @@ DrawnTests draw_tests(const TestDraw& draw) {
   for (std::size_t label = 0; label < most.size() && !draw.kept; ++label) {
     std::vector<std::uint64_t>& sorted = of_class[label];
     const auto all = static_cast<std::int64_t>(sorted.size());
-    // A class keeps a sample to train on, however many are set aside.
+    // At least one sample of each class remains for training.
     const auto aside =
         std::min<std::int64_t>(std::llround(static_cast<double>(all) * draw.fraction), all - 1);
     std::sort(sorted.begin(), sorted.end());
@@ -74,7 +74,7 @@ DrawnTests draw_tests(const TestDraw& draw) {
   if (!draw.kept) {
     drawn.share.tests = tests;
     drawn.share.digest = digest;
-  } else {  // by the first rank alone
+  } else {  // logged by the first rank only
     const TestShare& share = drawn.share;
     const bool same = share.tests == 0 || (share.tests == tests && share.digest == digest);
     const std::string own =

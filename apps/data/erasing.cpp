@@ -1,5 +1,4 @@
-// Rectangles of an image that are taken away once it is normalised, so that 0 is the data's mean
-// colour.
+// Erases rectangles of normalised images, so that the fill value 0 is the data's mean colour.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -51,8 +50,8 @@ class RandomErasing final : public Augmenter {
   double value_;
 };
 
-/// A square whose centre may be any pixel, so that a part of it may lie outside (DeVries and
-/// Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", 2017).
+/// Erases a square centred on any pixel, clipped to the image (DeVries and Taylor, "Improved
+/// Regularization of Convolutional Neural Networks with Cutout", 2017).
 class Cutout final : public Augmenter {
  public:
   explicit Cutout(std::int64_t side) : side_(side) {}

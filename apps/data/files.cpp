@@ -38,7 +38,7 @@ std::size_t page_bytes() {
   return bytes;
 }
 
-/// Pages of a part of a file: their first byte, and how many bytes from there on.
+/// The start of the first page of a range of a file, and the number of bytes from there to its end.
 std::pair<std::size_t, std::size_t> pages_of(std::size_t begin, std::size_t count) {
   const std::size_t first = begin / page_bytes() * page_bytes();
   return {first, begin + count - first};
@@ -54,7 +54,7 @@ std::pair<std::size_t, std::size_t> pages_of(std::size_t begin, std::size_t coun
 
 using Source = std::function<std::size_t(std::uint8_t*, std::size_t)>;
 
-/// zlib, which passes uncompressed files through.
+/// zlib, which also reads uncompressed files.
 Source gzip_source(RegularFile& file, const std::string& path) {
   const std::shared_ptr<gzFile_s> packed(::gzdopen(file.descriptor(), "rb"), ::gzclose);
   if (!packed) throw std::bad_alloc();
@@ -63,8 +63,8 @@ Source gzip_source(RegularFile& file, const std::string& path) {
   return [packed, path](std::uint8_t* to, std::size_t count) {
     const int got = ::gzread(packed.get(), to, static_cast<unsigned>(count));
     if (got == static_cast<int>(count)) return count;
-    // At the plain end of a file the code is Z_OK or Z_STREAM_END; an archive that stops early or
-    // is damaged says so here.
+    // At the end of an intact file the code is Z_OK or Z_STREAM_END; truncated or damaged archives
+    // give another.
     int code = Z_OK;
     const char* reason = ::gzerror(packed.get(), &code);
     if (code == Z_ERRNO) unreadable(path);
@@ -96,7 +96,7 @@ Source zstd_source(RegularFile& file, const std::string& path) {
       const std::size_t left = ::ZSTD_decompressStream(stream.get(), &out, &in);
       if (::ZSTD_isError(left)) damaged(path, ::ZSTD_getErrorName(left));
       within = left > 0;
-      full = within && out.pos == out.size;  // it may hold more than there was room for
+      full = within && out.pos == out.size;  // then the decoder may have more output
     }
     return out.pos;
   };
@@ -166,8 +166,8 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   if (!file.fault().empty())
     fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());
   size_ = static_cast<std::size_t>(file.bytes());
-  // Populated at once: samples are read in random order, and a fault for each page would cost more
-  // than the image's work.
+  // Map all pages now: samples are read in random order, and a page fault for each page would take
+  // longer than processing the image.
   const int flags = MAP_SHARED | (pages == Pages::kAll ? MAP_POPULATE : 0);
   void* memory =
       size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, file.descriptor(), 0) : nullptr;
@@ -179,7 +179,8 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   // Only the named parts are needed.
   if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
   if (data_ && pages == Pages::kInOrder) ::madvise(memory, size_, MADV_SEQUENTIAL);
-  // To others the system says that all pages are in memory, lest they watch what the owner reads.
+  // For files of other owners mincore() reports all pages as resident, to hide what the owner
+  // reads.
   struct stat status {};
   knows_memory_ = (::fstat(file.descriptor(), &status) == 0 && status.st_uid == ::geteuid()) ||
                   ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
@@ -206,11 +207,11 @@ void MappedFile::bring(std::size_t begin, std::size_t count) const {
   if (count == 0 || in_memory(begin, count)) return;
   const auto [first, length] = pages_of(begin, count);
   std::uint8_t* const from = const_cast<std::uint8_t*>(data_) + first;
-  ::madvise(from, length, MADV_WILLNEED);  // all at once instead of page by page
+  ::madvise(from, length, MADV_WILLNEED);  // one call instead of a fault per page
 #ifdef MADV_POPULATE_READ
   while (::madvise(from, length, MADV_POPULATE_READ) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno == EINVAL) return;  // a system before Linux 5.14: touching brings them
+    if (errno == EINVAL) return;  // Linux before 5.14 lacks it; page faults load the pages later
     fail(ExitCode::kUsage, "data",
          "{}: bytes {} to {} cannot be read ({}): the file was shortened, or its disk is failing",
          path_, begin, begin + count, errno == EFAULT ? "bus error" : std::strerror(errno));

@@ -38,7 +38,7 @@ class MappedFile {
   std::string path_;
   const std::uint8_t* data_ = nullptr;
   std::size_t size_ = 0;
-  bool knows_memory_ = false;  ///< whether the system provides which pages are in memory
+  bool knows_memory_ = false;  ///< whether mincore() reports which pages are in memory
 };
 
 /// Reads a file sequentially, decompressing gzip and zstd (recognised by their first bytes).
@@ -63,7 +63,7 @@ class PackedFile {
   std::function<std::size_t(std::uint8_t*, std::size_t)> source_;
 };
 
-/// Whether a file (not a folder) is there.
+/// Whether `path` exists and is not a folder.
 bool file_exists(const std::string& path);
 
 /// A filter for entries of a folder: files to include, and folders to descend into.

@@ -7,9 +7,10 @@
 
 namespace starling {
 
-/// The logarithm of a Gamma(alpha, 1) number (Marsaglia and Tsang, "A simple method for generating
-/// gamma variables", 2000), for alpha < 1 by Gamma(alpha) = Gamma(alpha + 1) · U^(1/alpha): small
-/// alphas underflow without the logarithm. next() gives a draw at each call.
+/// The logarithm of a Gamma(alpha, 1) random number (Marsaglia and Tsang, "A simple method for
+/// generating gamma variables", 2000); for alpha < 1 by Gamma(alpha) = Gamma(alpha + 1) ·
+/// U^(1/alpha). The logarithm, since numbers for small alphas underflow. Each call of next()
+/// returns a random word.
 template <class Next>
 double log_gamma_number(double alpha, Next next) {
   const auto uniform = [](const Philox4x32& bits, int half) {
@@ -17,7 +18,7 @@ double log_gamma_number(double alpha, Next next) {
   };
   double shift = 0.0, shape = alpha;
   if (alpha < 1.0) {
-    shift = std::log(1.0 - uniform(next(), 0)) / alpha;  // 1 - u lies in (0, 1]
+    shift = std::log(1.0 - uniform(next(), 0)) / alpha;  // 1 - u is in (0, 1]
     shape = alpha + 1.0;
   }
   const double d = shape - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::size_t kNoTensor = std::numeric_limits<std::size_t>::max();
 
-/// Of one sample: as it is read, and as a batch holds it. Of images that are mixed one tensor is
-/// class numbers that become shares.
+/// The tensors of one sample as the data set gives them, and as a batch has them. With mixing,
+/// class indices become vectors of class shares.
 struct SampleTensors {
   std::vector<TensorInfo> read, made;
   std::size_t soft = kNoTensor;
@@ -45,11 +45,11 @@ SampleTensors tensors_of(const Dataset& dataset, const BatchMakerSettings& setti
   return tensors;
 }
 
-/// Images are changed in colours and shapes, cropped, flipped, normalised, erased, mixed and cast
-/// by a backend's operations. A device resizes pictures, too, and does all that with a whole batch:
-/// a byte a number crosses the bus, or the pixels of each picture's part. On the CPU each worker
-/// does it with the image that it has just read, which is in its cache. Batches that are mixed wait
-/// for their last image, and so do those of small images, for which a call each takes too long.
+/// Makes batches of images with the backend's operations: colour and geometry steps, crop, flip,
+/// normalisation, erasing, mixing and cast. A device processes a whole batch, and also resizes
+/// pictures: uint8 pixels are uploaded. On the CPU each worker processes the image that it has just
+/// read while that is in its cache. Mixed batches, and batches of images too small for a call each,
+/// are processed as a whole once they are read.
 class ImageMaker final : public RowMaker {
   using enum ImageCollate::Part;
 
@@ -85,7 +85,7 @@ class ImageMaker final : public RowMaker {
       if (images++ == 0) first_ = tensor.shape;
       shape_ = tensor.shape;
     }
-    if (images == 1) steps_ = settings.steps;  // places of steps are those of one image
+    if (images == 1) steps_ = settings.steps;  // steps are recorded for a single image only
     if (!on_host_) {
       if (images == 1 && pictures_ && shape_[2] == 3) {
         pool_ = std::make_unique<PicturePool>(shape_.elements(), batch_size_);
@@ -103,13 +103,13 @@ class ImageMaker final : public RowMaker {
       const std::int64_t each = by_batch_ ? batch_size_ : 1;
       HostBuffers& buffers = host_buffers_.emplace_back(HostBuffers{make_raw(*cpu_, each), {}});
       std::memset(buffers.read.all.raw(), 0,
-                  buffers.read.all.bytes());  // a short batch leaves its end
+                  buffers.read.all.bytes());  // a short batch does not write the end
       for (std::size_t t = 0; t < tensors().size(); ++t)
         buffers.work.push_back(work_on(buffers.read, t, make_change_buffers(*cpu_, each)));
     }
   }
 
-  /// Memory that change_pixels() needs besides what it reads.
+  /// Memory that change_pixels() needs in addition to its input.
   struct ChangeBuffers {
     Tensor y, scratch;
   };
@@ -119,9 +119,9 @@ class ImageMaker final : public RowMaker {
     return {Tensor(backend, shape, DType::kUInt8), Tensor(backend, shape, DType::kUInt8)};
   }
 
-  /// What is to be done to a tensor's images; empty for other tensors.
+  /// The operations on a tensor of images; empty for other tensors.
   struct Work {
-    ChangePixels change;  ///< of x where bytes are changed
+    ChangePixels change;  ///< unused if there are no steps
     AugmentImages augment;
   };
   Work work_on(const RawBatch& from, std::size_t t, const ChangeBuffers& buffers) const {
@@ -162,7 +162,7 @@ class ImageMaker final : public RowMaker {
     return pool_ && tensors()[t].pixels ? &resized_ : nullptr;
   }
 
-  /// Where the host writes what is known of image i: its place in the parts, and the parts.
+  /// Where the parameters of a sample's image are written: row `i` of `parts`.
   struct Place {
     const RawBatch& parts;
     std::size_t i;
@@ -189,8 +189,8 @@ class ImageMaker final : public RowMaker {
     if (pool_) pool_->restart(memory_of<std::uint8_t>(slot, slot.device.more[kPool]));
   }
 
-  /// Reads a sample; its images' bytes are changed by then, but for steps that the backend has room
-  /// for. A picture is not resized, where the pool takes its pixels.
+  /// Reads a sample and applies its augmentations, except steps recorded for the backend. With
+  /// pool_, the picture's pixels are stored in the pool and not resized here.
   void read(const Reading& reading) override {
     const Slot& slot = reading.slot;
     const ImageChange& change = reading.change;
@@ -222,7 +222,7 @@ class ImageMaker final : public RowMaker {
     for (std::size_t t = 0; t < tensors().size(); ++t) {
       const TensorInfo& tensor = tensors()[t];
       if (!tensor.pixels) continue;
-      // Unaugmented: the window in the middle of the padding, which is the image as it is.
+      // Without augmentation: the window in the middle of the padding, i.e. the image itself.
       const auto centre = static_cast<std::int32_t>(padding_);
       Augmentation window{centre, centre, 0};
       std::fill(later.begin(), later.end(), PixelStep{});
@@ -249,7 +249,8 @@ class ImageMaker final : public RowMaker {
 
   void end(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
     if (pool_) {
-      // What a short batch leaves out is made of whatever lies there.
+      // A short batch's missing images are made from uninitialised pixels, but need valid
+      // parameters.
       CutPicture* cuts = memory_of<CutPicture>(slot, slot.device.more[kCuts]);
       std::fill(cuts + samples.size(), cuts + batch_size_, CutPicture::whole(shape_[0], shape_[1]));
       slot.bytes = static_cast<std::size_t>(slot.device.more[kPool].raw() - slot.device.all.raw()) +
@@ -266,7 +267,7 @@ class ImageMaker final : public RowMaker {
       run(*cpu_, host_buffers_[0].work[t], slot.batch.tensors[t].tensor);
   }
 
-  /// A row of shares for each of so many samples, of its own class and of its neighbour's.
+  /// Writes a row of class shares for each sample: of its own class and of its neighbour's.
   void write_shares(const BatchMix& mix, std::size_t samples, float* out) const {
     const auto classes = static_cast<std::size_t>(tensors()[soft_].shape.elements());
     const float own = mix.share(first_);
@@ -278,30 +279,31 @@ class ImageMaker final : public RowMaker {
     }
   }
 
-  /// What images on the CPU are made of: the buffers that samples are read into.
+  /// Buffers on the CPU that samples are read into, and the operations on them.
   struct HostBuffers {
     RawBatch read;
     std::vector<Work> work;  ///< by tensor
   };
 
-  std::size_t soft_;                  ///< the tensor of class numbers that become shares
-  std::vector<std::int32_t> labels_;  ///< those, by sample of the batch
+  std::size_t soft_;  ///< index of the tensor of class indices that become shares; kNoTensor: none
+  std::vector<std::int32_t> labels_;  ///< the class indices, by sample of the batch
   bool pictures_;
   std::int64_t side_, padding_;
   std::vector<double> erased_;
   bool mix_;
-  Shape first_;                        ///< of the first image
-  Shape shape_;                        ///< of the image; of several, the last
-  std::int64_t steps_ = 0;             ///< left to the backend, at most, of an image
-  std::unique_ptr<PicturePool> pool_;  ///< null: images have the data set's size
+  Shape first_;                        ///< of the first image tensor
+  Shape shape_;                        ///< of the last image tensor
+  std::int64_t steps_ = 0;             ///< most steps recorded for the backend, of an image
+  std::unique_ptr<PicturePool> pool_;  ///< null: pictures are not resized by the backend
   std::deque<PoolTarget> targets_;     ///< by worker
-  Tensor resized_;                     ///< of one batch: batches are made one after another
-  ChangeBuffers change_buffers_;       ///< the same
-  /// The loader's own threads of the CPU, as another thread issues the backend's work; null: images
-  /// are made by a device
+  Tensor resized_;                     ///< of one batch, since batches are made one after another
+  ChangeBuffers change_buffers_;       ///< also of one batch
+  /// A CPU backend for the loader's threads, since another thread issues work on backend_; null: a
+  /// device makes the images
   std::unique_ptr<CpuBackend> cpu_;
-  bool by_batch_ = false;                  ///< on the CPU: images are made once a batch is read
-  std::vector<HostBuffers> host_buffers_;  ///< of one batch then; else by worker, of one image
+  bool by_batch_ = false;  ///< on the CPU: images are processed once the whole batch is read
+  std::vector<HostBuffers> host_buffers_;  ///< one, of a whole batch, if by_batch_; else one for
+                                           ///< each worker, of one image
 };
 
 }  // namespace

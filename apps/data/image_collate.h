@@ -9,8 +9,7 @@
 
 namespace starling {
 
-/// Which part of a picture becomes a test image: its shorter side is resized, and the centre is cut
-/// out.
+/// How a picture becomes a test image: its shorter side is resized, then the centre is cropped.
 struct PictureRule {
   std::int64_t resize = 0;  ///< pixels
   Interpolation interpolation = Interpolation::kBilinear;
@@ -21,23 +20,23 @@ struct PictureRule {
 /// epochs from 0.
 struct ImageGrowth {
   std::int64_t from = 0, to = 0, start_epoch = 0, end_epoch = 0, multiple = 1;
-  /// `from` until start_epoch, `to` from end_epoch on, between them on the line, rounded to a
-  /// multiple.
+  /// The side in an epoch: `from` until start_epoch, `to` from end_epoch on, linear between,
+  /// rounded to a multiple.
   std::int64_t side(std::int64_t epoch) const;
-  /// Every side that occurs, ascending.
+  /// All sides that occur, ascending.
   std::vector<std::int64_t> sides() const;
 };
 
-/// Images: tensors with `pixels` are cropped, flipped, changed, normalised and mixed, by
-/// Backend::resize_pictures, change_pixels and augment_images on a device. Tensors without stay as
-/// they are.
+/// Collate for tensors with `pixels`, which are cropped, flipped, changed, normalised and mixed, on
+/// a device by Backend::resize_pictures, change_pixels and augment_images. Other tensors are only
+/// stacked.
 struct ImageCollate final : Collate {
-  /// Of test images, where they have another height and width than training's
+  /// Shape of test images, if different from that of training images
   std::optional<Shape> test_image = {};
-  std::optional<PictureRule> pictures = {};  ///< where images are made of pictures of any size
-  std::optional<ImageGrowth> growth = {};    ///< of them: training images are smaller at first
+  std::optional<PictureRule> pictures = {};  ///< set if images are made from pictures of any size
+  std::optional<ImageGrowth> growth = {};    ///< set if training images are smaller at first
 
-  /// What a device gets besides the tensors, as RawBatch::more.
+  /// What is uploaded in addition to the tensors, as RawBatch::more.
   enum Part : std::uint8_t {
     kWindows,  ///< int32 [batch, 3] as AugmentImages::params
     kBoxes,    ///< as AugmentImages::boxes and ::mix, where something is erased or mixed
@@ -51,12 +50,12 @@ struct ImageCollate final : Collate {
   std::unique_ptr<BatchMaker> maker(const Dataset& dataset, const BatchMakerSettings& settings,
                                     Backend& backend) const override;
   void describe(const DatasetInfo& data, ModelDescription& description) const override;
-  /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a
-  /// side where that is not 0.
+  /// The tensors of a sample with the size of test images, or in training with images of `side` ×
+  /// `side` pixels if `side` is not 0.
   std::vector<TensorInfo> tensors(std::vector<TensorInfo> declared, bool test,
                                   std::int64_t side = 0) const;
 };
-/// Of a data set; one that says nothing where it has no images.
+/// The data set's ImageCollate; if it has no images, a default one.
 const ImageCollate& images_of(const DatasetInfo& data);
 
 }  // namespace starling

@@ -64,7 +64,7 @@ class ImageFolder final : public PictureDataset {
   ImageFolder(ConfigSection& section, std::uint64_t seed)
       : PictureDataset(section, seed, "image_folder", "build/data/imagenet",
                        "folder that holds train/<class>/ and val/<class>/") {
-    section.finish();  // before folders are looked at
+    section.finish();  // reports wrong keys before folders are read
     know_classes(section, class_folders(path() + "/train"));
   }
 

@@ -1,8 +1,8 @@
-// Equal work for ranks whose samples differ in cost, after Bagua's LoadBalancingDistributedSampler
+// Balances the ranks' work if samples differ in cost, after Bagua's LoadBalancingDistributedSampler
 // (Gan et al., "BAGUA: scaling up distributed learning with system relaxations", VLDB 2021):
-// samples that cost about the same go to different ranks at the same time. There the ranks take
-// their places in a chunk by number, so that the last one always has the costliest; here they take
-// turns by what they have had.
+// samples of similar cost go to different ranks at the same time. Bagua assigns a chunk's samples
+// by rank, so that the last rank always has the costliest; here the rank with the least work so far
+// gets it.
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
@@ -17,10 +17,10 @@
 namespace starling {
 namespace {
 
-/// Above the numbers that a permutation draws from the same stream.
+/// An offset to numbers that no permutation uses in the same stream.
 constexpr std::uint64_t kPerturbation = std::uint64_t{1} << 40;
 
-/// The work that ranks have been given so far.
+/// The total cost of samples assigned to each rank so far.
 class WorkOfRanks {
  public:
   explicit WorkOfRanks(int ranks)
@@ -32,8 +32,7 @@ class WorkOfRanks {
     batch_[rank] += work;
     epoch_[rank] += work;
   }
-  /// Ranks with the least work in this batch first; of equals, those with the least in this epoch,
-  /// so that none is always the first.
+  /// Ranks by their work in this batch, least first; ties by their work in this epoch.
   const std::vector<std::size_t>& least_first() {
     std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
       if (batch_[a] != batch_[b]) return batch_[a] < batch_[b];
@@ -48,10 +47,10 @@ class WorkOfRanks {
   std::vector<std::size_t> order_;
 };
 
-/// Chunks of as many samples as there are ranks, alike in cost; each rank takes one of a chunk, the
-/// costliest going to the rank with the least work. Two ranks' work in a batch then differs by no
-/// more than the costs within one of its chunks do: let a rank with less work get x and one with d
-/// more of it get y <= x; the difference becomes d - (x - y), which lies between -(x - y) and d.
+/// Splits samples, sorted by cost, into chunks of one sample per rank; a chunk's costliest sample
+/// goes to the rank with the least work. Then the work of two ranks in a batch differs by at most
+/// the largest cost difference within a chunk: if a rank with less work gets x and one with d more
+/// gets y <= x, the difference becomes d - (x - y), which is between -(x - y) and d.
 class LoadBalancedSampler final : public Sampler {
  public:
   LoadBalancedSampler(Complexity source, double random_level)
@@ -99,8 +98,8 @@ class LoadBalancedSampler final : public Sampler {
     return static_cast<double>(cost_[static_cast<std::size_t>(sample)]);
   }
 
-  /// The samples that whole batches of the plain order take in this epoch, by their perturbed cost;
-  /// equals in the epoch's order.
+  /// The samples that the default order would use in this epoch's full batches, sorted by perturbed
+  /// cost; ties in the epoch's order.
   std::vector<std::int64_t> by_cost(const EpochInputs& inputs) const {
     std::vector<std::int64_t> order = epoch_order(inputs);
     const auto samples = static_cast<std::int64_t>(order.size());

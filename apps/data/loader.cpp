@@ -31,8 +31,8 @@ namespace {
 
 /// One batch in use by the training loop, and two loaded ahead.
 constexpr std::size_t kSlots = 3;
-/// After this long an upload is taken for stuck: twice the default of sync.timeout_s, within which
-/// any exchange that the device waits for has ended.
+/// An upload that takes longer is considered stuck: twice the default of sync.timeout_s, which
+/// limits any exchange that the device may be waiting for.
 constexpr std::chrono::seconds kUploadLimit{600};
 constexpr std::chrono::microseconds kUploadPoll{100};
 /// First warning about a late batch; the interval doubles after each.
@@ -66,7 +66,7 @@ void check_disjoint(std::span<const std::int64_t> own, std::span<const std::int6
   }
 }
 
-/// A micro-batch of a run, both counted from 0.
+/// A micro-batch's position in the run, counted from 0.
 struct Position {
   std::int64_t epoch = 0, batch = 0;
   friend bool operator==(const Position&, const Position&) = default;
@@ -161,7 +161,7 @@ struct Loader::State {
   std::vector<std::int64_t> make_order(std::int64_t epoch) {
     const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
     const bool partitioned = !shares.empty();
-    std::vector<std::int64_t> remaining;  // of an epoch that other ranks began
+    std::vector<std::int64_t> remaining;  // if other ranks began the epoch
     const auto inputs_of_rank = [&](int rank) {
       EpochInputs inputs = inputs_of(samples, settings, epoch);
       inputs.rank = rank;
@@ -169,7 +169,7 @@ struct Loader::State {
       inputs.left = remaining;
       return inputs;
     };
-    // Of a partition the new ranks' shares are other samples, so the epoch starts over.
+    // With a partition the new ranks have other samples, so the epoch starts over.
     if (epoch == settings.continued_epoch && !settings.taken.empty() && !partitioned &&
         sampler->takes_rest())
       remaining = left_of_epoch(*sampler, inputs_of_rank(settings.rank), settings.taken);
@@ -192,7 +192,8 @@ struct Loader::State {
       for (std::int64_t k = 0; k < needed; ++k)
         draws.push_back(taken + settings.rank + k * settings.ranks);
     } else if (settings.ranks > 1 && !partitioned) {
-      // Against samplers that ignore the rank: compare with one other rank in each epoch, in turn.
+      // To detect samplers that ignore the rank, compare with one other rank in each epoch, in
+      // turn.
       const auto distance = static_cast<int>(1 + epoch % (settings.ranks - 1));
       const int other = (settings.rank + distance) % settings.ranks;
       check_disjoint(order, order_of_rank(other), inputs_of_rank(other), settings.rank, needed);
@@ -213,7 +214,7 @@ struct Loader::State {
   }
 
   /// Waits until the device has read the slot's last batch. Polls, so that the thread that issues
-  /// the device's work is not held up. Returns false if the loader is being destroyed.
+  /// device work is not blocked. Returns false if the loader is being destroyed.
   bool wait_until_writable(const BatchMaker::Slot& slot, const Position& position) {
     if (maker->writable(slot)) return true;
     const TraceSpan span("wait for the upload", {}, TraceLane::kLoader);
@@ -234,7 +235,7 @@ struct Loader::State {
   /// The loader thread.
   void work() {
     Tracer::install(tracer);
-    std::vector<std::int64_t> order;  // of `order_epoch`
+    std::vector<std::int64_t> order;  // samples of `order_epoch`
     std::int64_t order_epoch = -1;
     std::unique_lock lock(mutex);
     for (;;) {
@@ -311,7 +312,7 @@ void Loader::start(std::int64_t epoch, std::int64_t batch) {
 
 void Loader::skip_to_epoch(std::int64_t epoch) {
   const Position target = state_->normalised({epoch, 0});
-  // After an epoch's last batch the loaded ones are of the next epoch already.
+  // After an epoch's last batch, the batches loaded ahead are already those of the next epoch.
   if (state_->thread.joinable() && state_->next_to_return == target) return;
   state_->restart(target);
 }
@@ -368,13 +369,13 @@ void Loader::upload_ahead() {
     const std::lock_guard lock(state.mutex);
     if (!state.ready.empty()) following = state.ready.front();
   }
-  // Without the lock: the loader thread does not touch ready slots.
+  // no lock: the loader thread does not touch ready slots
   if (following != kSlots) state.maker->upload(state.slots[following]);
 }
 
 namespace {
 
-/// Shows a test view as if it were an augmentation.
+/// Shows a test view by means of an augmentation.
 class ViewAugmenter final : public Augmenter {
  public:
   explicit ViewAugmenter(const TestView& view) : view_(view) {}
@@ -469,7 +470,7 @@ const Batch* EvaluationLoader::next() {
     if (good == end) return &batch;
     state.left_out += end - good;
     state.samples.erase(good, end);
-    state.position -= state.count;  // repeat the batch without them
+    state.position -= state.count;  // repeat the batch without the left-out samples
   }
   state.position = 0;
   return nullptr;

@@ -16,8 +16,8 @@ namespace starling {
 
 class LossShares;
 
-/// With mixup and the like an image belongs to several classes: the tensor of class numbers is
-/// replaced by one of the classes' shares.
+/// With mixing (mixup, cutmix) an image has several classes: the tensor of class indices is
+/// replaced by one of class shares.
 struct SoftTarget {
   std::string tensor;        ///< int32 scalar of each sample; empty: there is none
   std::int64_t classes = 0;  ///< the replacement is fp32 [classes]

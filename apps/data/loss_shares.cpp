@@ -15,7 +15,7 @@ LossShares::LossShares(std::vector<std::int32_t> counts, std::int64_t batch_size
       ranks_(ranks),
       averages_gradients_(std::move(averages_gradients)) {}
 
-/// The targets that count in each micro-batch.
+/// The number of counted targets in each micro-batch.
 std::vector<double> LossShares::counted_targets(std::span<const std::int64_t> order,
                                                 std::int64_t batches) const {
   std::vector<double> result(static_cast<std::size_t>(batches), 0.0);

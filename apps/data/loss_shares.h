@@ -10,31 +10,32 @@
 
 namespace starling {
 
-/// The factor on each micro-batch's loss where targets are ignored (padding, masked prompts). A
-/// micro-batch's loss is the mean over its own targets that count; with these factors an update's
-/// is the mean over all of the update's, however they are spread over its micro-batches and ranks.
+/// The factor on each micro-batch's loss if some targets are ignored (padding, masked prompts). A
+/// micro-batch's loss is the mean over its own counted targets; multiplied by these factors, the
+/// loss of an update is the mean over all its counted targets, however they are distributed to
+/// micro-batches and ranks.
 class LossShares {
  public:
-  /// Whether the ranks average the gradients of the update that begins at this micro-batch of the
-  /// epoch, so that its mean is over the targets of all ranks.
+  /// Whether ranks average gradients in the update that begins at this micro-batch of the epoch, so
+  /// that its mean is over the targets of all ranks.
   using AveragesGradients = std::function<bool(std::int64_t epoch, std::int64_t batch)>;
   /// The samples of a rank's micro-batches in an epoch, in order.
   using OrderOfRank = std::function<std::vector<std::int64_t>(int rank)>;
 
-  /// `counts`: of each training sample, the targets that count (targets_that_count()).
-  /// `accumulate`: micro-batches of an update.
+  /// `counts`: the counted targets of each training sample (targets_that_count()). `accumulate`:
+  /// micro-batches of an update.
   LossShares(std::vector<std::int32_t> counts, std::int64_t batch_size, std::int64_t accumulate,
              int ranks, AveragesGradients averages_gradients);
 
-  /// The factors of a rank's first `batches` micro-batches of an epoch. `order` is asked for other
-  /// ranks only where an update averages gradients.
+  /// The factors of a rank's first `batches` micro-batches of an epoch. `order` is only called for
+  /// other ranks if an update averages gradients.
   std::vector<double> of_epoch(std::int64_t epoch, std::int64_t batches, int rank,
                                const OrderOfRank& order) const;
 
-  /// Batches carry their factor as this tensor: fp64, one number for each sample, all the same. A
-  /// tensor, since a captured graph reads it anew in each step.
+  /// The name of the tensor with a batch's factor: fp64, one number for each sample, all equal. A
+  /// tensor, so that a captured graph reads the current value in each step.
   static constexpr const char* kTensor = "loss share";
-  /// The loss times the factor that the batch carries.
+  /// The loss times the batch's factor.
   static Variable apply(const Batch& batch, const Variable& loss, Pass& pass);
 
  private:

@@ -1,6 +1,6 @@
-// Images of a batch that are mixed with their neighbours, and their targets with them. How much is
-// drawn once for a batch from Beta(alpha, alpha); the neighbour of an image is the one before it,
-// of the first the last (torchvision's MixUp and CutMix).
+// Mixes the images of a batch, and their targets, with their neighbours (torchvision's MixUp and
+// CutMix). The share is drawn once for a batch from Beta(alpha, alpha). An image's neighbour is the
+// one before it; the first image's is the last.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -31,7 +31,8 @@ class Mixing : public Augmenter {
   double alpha_;
 };
 
-/// Weighted means (Zhang et al., "mixup: Beyond Empirical Risk Minimization", 2017).
+/// A weighted mean of both images (Zhang et al., "mixup: Beyond Empirical Risk Minimization",
+/// 2017).
 class Mixup final : public Mixing {
  public:
   using Mixing::Mixing;
@@ -41,8 +42,8 @@ class Mixup final : public Mixing {
   }
 };
 
-/// A rectangle of the neighbour (Yun et al., "CutMix", 2019), cut off at the image's edges, so that
-/// the share goes by what is left of it.
+/// A rectangle is the neighbour's (Yun et al., "CutMix", 2019), clipped to the image; the target's
+/// share is computed from the clipped area.
 class CutMix final : public Mixing {
  public:
   using Mixing::Mixing;

@@ -91,7 +91,7 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
     item_size *= item[i];
   }
   const auto bytes = static_cast<std::uint64_t>(file.count * item_size);
-  // Reads one byte more: the end must be here, and an archive checks its sum only there
+  // Reads one byte more: it must not exist, and reading to the end verifies an archive's checksum.
   file.elements = reader.read(bytes + 1);
   if (file.elements.size() != bytes) {
     fail(ExitCode::kUsage, "data", {.file = path},

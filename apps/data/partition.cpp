@@ -10,7 +10,8 @@
 namespace starling {
 namespace {
 
-/// The stream kPartition's "epoch" of the turns; smaller ones are the ranks' proportions.
+/// The stream kPartition's "epoch" for the order of turns; smaller numbers are for the ranks'
+/// proportions.
 constexpr std::uint32_t kTurns = 0xffffffffu;
 
 double uniform_of(const Philox4x32& bits, int half) {
@@ -27,7 +28,7 @@ double log_gamma_of(double alpha, std::uint64_t seed, std::uint32_t rank, std::u
 std::vector<double> proportions(double alpha, std::size_t classes, std::uint64_t seed,
                                 std::uint32_t rank) {
   std::vector<double> values(classes);
-  // Beyond these bounds the result is one class, or an even share, anyway
+  // Beyond these bounds the result is the same: one class only, or equal shares.
   const double shape = std::clamp(alpha, 1e-6, 1e9);
   for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_of(shape, seed, rank, k);
   const double largest = *std::max_element(values.begin(), values.end());
@@ -52,8 +53,8 @@ std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, 
   std::vector<std::vector<double>> wanted(n), cumulative(n);
   for (std::size_t r = 0; r < n; ++r)
     wanted[r] = proportions(alpha, classes, seed, static_cast<std::uint32_t>(r));
-  // The running sum of rank r's wishes over the classes that are left; where none of its wishes is
-  // left, by what is left.
+  // The cumulative weights of rank r over the classes that are left; if its weights there are all
+  // 0, by the number of samples left.
   const auto sum_up = [&](std::size_t r) {
     double total = 0.0;
     cumulative[r].resize(classes);
@@ -82,7 +83,7 @@ std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, 
           shares[r].push_back(members[k][taken[k]++]);
           break;
         }
-        sum_up(r);  // the class ran out since rank r looked last
+        sum_up(r);  // the class was used up since rank r's sums were computed
       }
     }
   }

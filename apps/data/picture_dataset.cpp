@@ -22,9 +22,9 @@
 namespace starling {
 namespace {
 
-constexpr std::size_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
+constexpr std::size_t kBadPicturesNamed = 5;  ///< per rank; further ones are only counted
 
-/// Numbers of pictures that each class has, of `samples`, which ascend.
+/// The number of pictures of each class among `samples`, which are ascending.
 std::vector<std::int64_t> counts_of(const PictureSource& source,
                                     const std::vector<std::int64_t>& samples) {
   std::vector<std::int64_t> counts;
@@ -38,8 +38,8 @@ std::vector<std::int64_t> counts_of(const PictureSource& source,
   return counts;
 }
 
-/// The first pictures of each class, so many in all and of each class in proportion: what rounding
-/// down leaves goes to those with the largest rests (Hamilton's method).
+/// The first pictures of each class, `limit` in total, in proportion to the classes' sizes.
+/// Remainders of rounding down go to the classes with the largest fractions (Hamilton's method).
 std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::int64_t> samples,
                                   std::int64_t limit) {
   const auto all = static_cast<std::int64_t>(samples.size());
@@ -126,7 +126,7 @@ void PictureDataset::read_growth(ConfigSection& section) {
   growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096),
                                         "sides between the two are multiples of it");
   progressive.finish();
-  // A sample of a picture data set shows none
+  // Not in a data set's sample config
   if (!section.has("progressive")) return section.resolve("progressive", nullptr);
   if (growth.from > growth.to)
     progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
@@ -274,8 +274,8 @@ PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) con
       (split == Split::kTrain ? train_samples_ : test_samples_)[static_cast<std::size_t>(index)]};
 }
 
-/// Decides which pictures are training's and which are for tests, numbers ascending: all of both
-/// folders, or parts of train/; then the limits.
+/// Chooses the training and test pictures, ascending: those of both folders, or parts of train/;
+/// then applies the limits.
 void PictureDataset::split(const Sources& sources) {
   const auto all = [](const PictureSource& source) {
     std::vector<std::int64_t> samples(static_cast<std::size_t>(source.size()));
@@ -309,7 +309,7 @@ void PictureDataset::split(const Sources& sources) {
       limited(sources.test ? *sources.test : *sources.train, test_samples_, test_limit_);
 }
 
-/// A line on what there is, and one each on what is not.
+/// Lines for the user: what was found, and what was left out.
 std::string PictureDataset::contents_text(const Sources& sources) const {
   const std::vector<std::string>& classes =
       sources.train ? sources.train->classes() : info_.class_names;
@@ -364,14 +364,13 @@ void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice
     if (choose) {
       if (const auto chosen = choose(size)) return *chosen;
     }
-    // Training images without a random part are cut as test images are, in the proportion of their
-    // sizes.
+    // Without a random crop, training images are cropped like test images, scaled to their size.
     return PicturePart::centre(size, side == crop_ ? rule_.resize : rule_.resize * side / crop_,
                                side, side);
   };
   thread_local PictureDecoder decoder;
   PictureSettings settings = settings_;
-  // Tests measure the numbers that other programs get, too
+  // Tests decode at full size, so that metrics are those that other programs get
   settings.scaled_decoding = split == Split::kTrain;
   decoder.use(settings);
   if (!skip_) return source->decode(number, decoder, part, side, out, later);

@@ -17,41 +17,40 @@
 
 namespace starling {
 
-/// Labelled pictures of one split, by number: class after class, in an order that stays. Any thread
-/// may read.
+/// The labelled pictures of one split, by number: sorted by class, in a fixed order. Thread-safe.
 class PictureSource {
  public:
   virtual ~PictureSource() = default;
-  /// Names, sorted.
+  /// Class names, sorted.
   virtual const std::vector<std::string>& classes() const = 0;
   virtual std::int64_t size() const = 0;
-  /// The first picture of a class; first(classes) is size().
+  /// The number of a class's first picture; first(classes) is size().
   virtual std::int64_t first(std::int64_t label) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
-  virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
-  /// Below train/ or val/, as the file is called that it was made of.
+  virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< of the picture's encoded data
+  /// The path of the picture's original file below train/ or val/.
   virtual std::string name(std::int64_t index) const = 0;
-  /// Files among the pictures that are none by their names: how many of each kind.
+  /// Files without a picture's name: their number by ending.
   virtual std::map<std::string, std::int64_t> other_files() const { return {}; }
-  /// Checksums that tell these pictures from as many others; see DatasetInfo. `split` is "train" or
-  /// "val". Costs little for a million of them.
+  /// Checksums that identify these pictures, see DatasetInfo. `split` is "train" or "val". Must be
+  /// fast for a million pictures.
   virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
-  /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that
-  /// is not null. Error(kUsage) names the picture and what is wrong with it.
+  /// Decodes the part that `choose` selects to side × side × 3 bytes at `out`, or with `later`
+  /// stores the part there, not resized. Error(kUsage) with the picture and the reason.
   virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
                       std::int64_t side, std::uint8_t* out, CutTarget* later) const = 0;
-  /// Announces pictures that will be asked for next, in whatever order.
+  /// Announces pictures that will be decoded soon, in any order.
   virtual void will_decode(std::span<const std::int64_t> indices) const {
     static_cast<void>(indices);
   }
 };
 
-/// The pictures of a folder of classes. Error(kUsage) where there are none.
+/// The pictures of a folder of class folders. Error(kUsage) if there are none.
 std::unique_ptr<PictureSource> folder_pictures(const std::string& folder);
 
-/// Base of data sets of pictures of any size: their keys, which pictures are for tests, and crops.
-/// In training the next one of its class, which is training's too, stands in for a bad picture;
-/// tests leave it out.
+/// Base of data sets of pictures of any size: their keys, the split and crops. In training, a
+/// picture that cannot be decoded is replaced by the next training picture of its class; in tests
+/// it is left out.
 class PictureDataset : public BuiltinDataset {
  public:
   bool countable() const final { return !info_.class_names.empty(); }
@@ -72,19 +71,19 @@ class PictureDataset : public BuiltinDataset {
   bool left_out(std::int64_t test_sample) const final;
 
  protected:
-  /// `name` is the data set's type, before its errors; `where` documents the key `path`.
+  /// `name`: the data set's type, for errors; `where`: documentation of the key `path`.
   PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name,
                  const std::string& path, const std::string& where);
-  /// Tells the classes, in the constructor, where they are known without opening much: then they
-  /// need not be declared.
+  /// Sets the classes, in the constructor, if they are known without opening files; then the config
+  /// need not declare them.
   void know_classes(ConfigSection& section, std::vector<std::string> names);
 
   struct Sources {
-    std::unique_ptr<PictureSource> train, test;  ///< the second may be null: there is no val/
+    std::unique_ptr<PictureSource> train, test;  ///< test: null if there is no val/
   };
-  /// Opens what info() has been asked about. Error(kUsage) names what is missing.
+  /// Opens the files. Error(kUsage) names what is missing.
   virtual Sources open_sources() = 0;
-  /// Refuses what open_sources() would for want of a folder.
+  /// Throws what open_sources() would throw for a missing folder.
   virtual void look_for_sources() const = 0;
 
   const std::string& path() const { return path_; }
@@ -105,13 +104,13 @@ class PictureDataset : public BuiltinDataset {
   }
   void count_bad(Split split, const Place& place, const Error& error) const;
 
-  /// Opens data.val_path: tests have these classes, by name.
+  /// Opens data.val_path and matches its classes with training's by name.
   void open_tests(Sources& opened);
 
   std::string name_, path_, val_path_;
   bool only_tests_ = false, open_ = false;
-  std::vector<std::string> model_classes_;  ///< of whose tests there are; empty: not known
-  std::vector<std::int64_t> test_labels_;   ///< by class of val_path; empty: they are the same
+  std::vector<std::string> model_classes_;  ///< classes of the tested model; empty: unknown
+  std::vector<std::int64_t> test_labels_;   ///< by class of val_path; empty: same as training's
   std::uint64_t seed_;
   PictureRule rule_;
   std::int64_t crop_ = 0;
@@ -120,10 +119,11 @@ class PictureDataset : public BuiltinDataset {
   PictureSettings settings_;
   Sources sources_;
   std::optional<TestShare> kept_share_;
-  /// Numbers of pictures, ascending; the second of train/ where there is no val/
+  /// Picture numbers, ascending; tests are in train/ if there is no val/
   std::vector<std::int64_t> train_samples_, test_samples_;
   mutable std::mutex bad_mutex_;
-  mutable std::set<std::int64_t> bad_;  ///< key_of() each: twice the number, and 1 of val/
+  /// Undecodable pictures as key_of(): twice the number, plus 1 for val/
+  mutable std::set<std::int64_t> bad_;
 };
 
 }  // namespace starling

@@ -34,15 +34,14 @@ bool is_picture_name(std::string_view name) {
   return false;
 }
 
-/// ".webp", in small letters.
+/// A name's ending in lower case, e.g. ".webp".
 std::string ending_of(const std::string& name) {
   const std::string ending = lower_case(fs::path(name).extension().string());
   return ending.empty() ? "without an ending" : ending;
 }
 
-/// Adds the pictures below root/below to `names`, and counts others by ending. The system tells
-/// with the names which of them are folders; only links, and what it says nothing of, are looked
-/// at.
+/// Adds the pictures below root/below to `names`, and counts other files by ending. Directory
+/// entries usually include the type, so only links and entries of unknown type need a stat().
 void look(const std::string& root, const std::string& below, int depth,
           std::vector<std::string>& names, std::map<std::string, std::int64_t>& others) {
   const std::string folder = root + "/" + below;
@@ -75,8 +74,8 @@ void look(const std::string& root, const std::string& below, int depth,
     if (is_folder) {
       inner.push_back(std::move(path));
     } else if (is_picture_name(name)) {
-      // A link to nothing, a pipe or a device too: whoever reads it is told by name, and
-      // data.on_bad_image says what then.
+      // Also a dangling link, a pipe or a device: reading it gives an error with its name, which
+      // data.on_bad_image handles.
       names.push_back(std::move(path));
     } else if (is_file) {
       ++others[ending_of(path)];
@@ -107,7 +106,7 @@ std::vector<std::string> class_folders(const std::string& folder,
     } else if (is_picture_name(name)) {
       if (others) ++(*others)[ending_of(name) + " beside the class folders"];
     } else if (it->is_symlink(ignored) && !it->exists(ignored)) {
-      // A class, on a disk that is not mounted.
+      // A class folder, e.g. on a disk that is not mounted.
       fail(ExitCode::kUsage, "data",
            "image_folder: {}/{} is a link to nothing; mount what it leads to, or remove it", folder,
            name);
@@ -121,8 +120,8 @@ std::vector<std::string> class_folders(const std::string& folder,
 
 void check_classes(const std::string& who, const std::string& folder,
                    const std::vector<std::string>& train, const std::vector<std::string>& val) {
-  // The warnings come from rank 0 alone. Names may look the same and be others, as when a file
-  // system has taken accents apart.
+  // Warnings are printed by rank 0 only. Different names may look the same, e.g. if a file system
+  // has decomposed accents.
   if (const auto two = lookalikes(train)) {
     log::info(
         "warning: data: {}: {}/train has the classes {} and {}, which look the same; put their "

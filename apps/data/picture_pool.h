@@ -14,11 +14,10 @@
 
 namespace starling {
 
-/// Where decoders leave the pixels of a batch's pictures, one behind the other. Several threads
-/// take of it.
+/// Memory for the pixels of a batch's pictures, allocated consecutively. Thread-safe.
 class PicturePool {
  public:
-  /// Room, as a multiple of the images' own size: photographs' random crops have twice as many
+  /// Size relative to that of the batch's images: random crops of photographs have twice as many
   /// pixels on average
   static constexpr double kRoom = 2.5;
   PicturePool(std::int64_t image_bytes, std::int64_t images)
@@ -31,8 +30,8 @@ class PicturePool {
     used_ = 0;
     left_ = more_;
   }
-  /// Takes so many bytes, and an image's size at least, from `place` on. Null: what is left is for
-  /// the images to come.
+  /// Allocates `bytes`, but at least an image's size, and sets `place` to the offset. Null if the
+  /// rest is needed for the remaining images of the batch.
   std::uint8_t* take(std::int64_t bytes, std::int64_t& place) {
     const std::int64_t wanted = std::max(whole_lines(bytes), image_), more = wanted - image_;
     std::int64_t left = left_;
@@ -51,26 +50,27 @@ class PicturePool {
   std::atomic<std::int64_t> used_ = 0, left_ = 0;
 };
 
-/// The pixels of one picture at a time, on their way to the device that resizes them.
+/// Receives the pixels of one picture at a time and stores them in the pool, for a device to
+/// resize.
 class PoolTarget final : public CutTarget {
  public:
   PoolTarget(PicturePool& pool, const Shape& image)
       : pool_(pool), image_(image), made_(static_cast<std::size_t>(image.elements())) {}
   void restart() { pixels_ = nullptr; }
   std::uint8_t* take(std::int64_t bytes) override {
-    // The memory would be another picture's.
+    // Memory is allocated once per picture.
     require(!pixels_, "loader", "a data set took memory for a picture twice");
     return pixels_ = pool_.take(bytes, place_);
   }
   std::uint8_t* pixels() const { return pixels_; }
-  /// Memory where a data set that resizes by itself writes an image.
+  /// A buffer for data sets that write a resized image.
   std::byte* image() { return reinterpret_cast<std::byte*>(made_.data()); }
-  /// Takes what such a data set has written, after the picture is read.
+  /// Stores the image of such a data set in the pool, after it was read.
   void finish() {
     if (!pixels_) put();
     cut.place = place_;
   }
-  /// Resizes at once, for what looks at the image's bytes.
+  /// Resizes the picture now, for augmentations that access the image's bytes.
   void resize() {
     cpu::resize_cut(cut, pixels_, image_[0], image_[1], made_.data());
     put();

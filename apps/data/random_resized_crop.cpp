@@ -1,5 +1,5 @@
-// A part of random area and shape, resized to the image (torchvision's RandomResizedCrop; Szegedy
-// et al., "Going Deeper with Convolutions", 2015).
+// Crops a part of random area and aspect ratio and resizes it to the image (torchvision's
+// RandomResizedCrop; Szegedy et al., "Going Deeper with Convolutions", 2015).
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -10,7 +10,7 @@
 namespace starling {
 namespace {
 
-constexpr int kCropTries = 10;  // after which the largest part in the middle is taken
+constexpr int kCropTries = 10;  // then the largest centred part is taken
 
 class RandomResizedCrop final : public Augmenter {
  public:
@@ -45,7 +45,7 @@ class RandomResizedCrop final : public Augmenter {
                                width);
   }
 
-  /// Steps where images have one size: they cut and resize the bytes.
+  /// If all images have the same size: crop and resize as steps on the bytes.
   std::int64_t steps(bool cut) const override { return cut ? 0 : 2; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     if (image.cut) return;

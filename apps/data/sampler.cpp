@@ -88,7 +88,7 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
                                         std::span<const TakenBatches> taken) {
   inputs.left = {};
   std::vector<std::int64_t> left = sampler.order(inputs);
-  std::vector<std::int64_t> gone(static_cast<std::size_t>(inputs.samples), 0);  // how often
+  std::vector<std::int64_t> gone(static_cast<std::size_t>(inputs.samples), 0);  // uses of each
   for (const TakenBatches& batches : taken) {
     inputs.ranks = batches.ranks;
     inputs.batch_size = batches.batch_size;
@@ -98,7 +98,7 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
       for (std::int64_t i = 0; i < count; ++i)
         ++gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])];
     }
-    // Of a sample that comes again, the first places.
+    // Of a repeated sample, the first occurrences are the used ones.
     std::erase_if(left, [&](std::int64_t sample) {
       std::int64_t& count = gone[static_cast<std::size_t>(sample)];
       return count > 0 && count-- > 0;

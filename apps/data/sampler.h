@@ -10,8 +10,8 @@
 
 namespace starling {
 
-/// Batches that each of `ranks` ranks used of an epoch, before another number of ranks continued
-/// it.
+/// The number of batches of an epoch that each of `ranks` ranks used before a different number of
+/// ranks continued it.
 struct TakenBatches {
   int ranks = 1;
   std::int64_t batch_size = 1, batches = 0;

@@ -1,6 +1,6 @@
-// Images made in memory: each class has a pattern of a few long waves; an image is its class's
-// pattern, shifted a little, under noise. Everything follows from (seed, split, index), so nothing
-// but the patterns is stored and any number of images costs nothing to open.
+// Generated images: each class has a pattern of a few long waves; an image is its class's pattern,
+// slightly shifted, plus noise. All is computed from (seed, split, index), so that only the
+// patterns are stored.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -70,7 +70,7 @@ class Synthetic final : public BuiltinDataset {
     SplitMix64 noise{(std::uint64_t{random.v[2]} << 32) | random.v[3]};
     const std::uint8_t* pattern = patterns_.data() + label(split, index) * grid * grid * channels;
 
-    // Place in the pattern's row that each pixel comes from
+    // The column of the pattern that each pixel comes from
     std::vector<std::int64_t> columns(static_cast<std::size_t>(size));
     for (std::int64_t x = 0; x < size; ++x)
       columns[static_cast<std::size_t>(x)] = (x * grid / size + dx) % grid * channels;
@@ -92,7 +92,7 @@ class Synthetic final : public BuiltinDataset {
       }
       row_above = from;
     }
-    // Patterns keep to 0 … 127, and so does the noise: the bytes of a word add up without a carry.
+    // Patterns and noise are at most 127, so the bytes of a word can be added without a carry.
     const auto add_noise = [&](std::uint8_t* at, std::size_t count) {
       std::uint64_t word = 0;
       std::memcpy(&word, at, count);
@@ -124,7 +124,7 @@ class Synthetic final : public BuiltinDataset {
         static_cast<std::size_t>(info_.classes * grid * grid * channels));
     for (std::int64_t k = 0; k < info_.classes; ++k) {
       for (std::int64_t c = 0; c < channels; ++c) {
-        // Periods down, periods across, phase
+        // Vertical frequency, horizontal frequency, phase
         std::array<std::array<std::int64_t, 3>, kWaves> waves{};
         for (int w = 0; w < kWaves; ++w) {
           const Philox4x32 random =

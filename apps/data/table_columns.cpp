@@ -19,10 +19,10 @@ namespace {
 
 using Kind = CsvValue::Kind;
 
-/// What the cells of a column are.
+/// Statistics of a column's cells.
 struct Seen {
   std::int64_t numbers = 0, booleans = 0, texts = 0, missing = 0;
-  bool as_number = false;  ///< a text begins as a number does
+  bool as_number = false;  ///< a text begins like a number
   std::set<std::string> values;
 };
 
@@ -30,7 +30,7 @@ struct Moments {
   double mean = 0.0, deviation = 0.0;
 };
 
-/// Over the finite values of `number(row)`; NaN if there are none.
+/// Moments of the finite values of `number(row)`; NaN if there are none.
 template <class Number>
 Moments moments_of(const std::vector<std::int64_t>& rows, const Number& number) {
   double sum = 0.0, count = 0.0, first = 0.0;
@@ -183,7 +183,7 @@ void measure_columns(TableColumns& columns, const std::vector<double>& numbers,
     const Moments found = moments_of(
         rows, [&](std::int64_t row) { return numbers[static_cast<std::size_t>(row) * width + i]; });
     if (columns.kinds[i] != TableInput::kNumber) {
-      // 0 and 1 as they are; what no training row tells apart is 0 in all
+      // 0 and 1 are not scaled; a column that is constant in training becomes 0
       columns.deviation[i] = found.deviation > 0.0 ? 1.0 : 0.0;
       continue;
     }

@@ -23,7 +23,7 @@ struct Workers::State {
   bool stopping = false;
   std::vector<std::thread> threads;
 
-  /// Takes items until there are none. Called with the lock held, which it gives up while it works.
+  /// Takes items until there are none. Called with the lock held; releases it during the work.
   void take_part(std::unique_lock<std::mutex>& lock, int worker) {
     while (next < count) {
       const std::int64_t item = next++;
@@ -40,7 +40,7 @@ struct Workers::State {
         failure = caught;
         failed_item = item;
       }
-      // Items are taken in order: all before this one are done or being done
+      // Items are taken in order, so all before this one are done or in progress
       count = std::min(count, next);
     }
   }

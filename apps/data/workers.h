@@ -9,13 +9,13 @@ namespace starling {
 /// Threads that share the items of a loop: reading and decoding the samples of a batch.
 class Workers {
  public:
-  /// `threads` in all, the caller's among them.
+  /// `threads`: total number, including the caller's.
   explicit Workers(int threads);
   ~Workers();
   int threads() const { return threads_; }
-  /// Calls work(item, worker) for items 0 to count - 1, each once, worker being 0 to threads() - 1
-  /// and one call at a time. Returns when all are done. Throws what the first item, in order,
-  /// threw; items after one that threw may be left out.
+  /// Calls work(item, worker) once for each item in [0, count), where worker is in [0, threads())
+  /// and unique among concurrent calls. Returns when all are done. Rethrows the exception of the
+  /// first item, in order, that threw; later items may be skipped.
   void run(std::int64_t count, const std::function<void(std::int64_t item, int worker)>& work);
 
  private:

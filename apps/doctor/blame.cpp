@@ -35,7 +35,7 @@ const char* verb(const Ranks& ranks, const char* one, const char* several) {
   return ranks.size() == 1 ? one : several;
 }
 
-/// Where two ranks issued different things.
+/// Two ranks that issued different operations.
 struct Divergence {
   std::int64_t us = 0;
   std::string text;
@@ -77,7 +77,7 @@ class Blame {
     return fmt::format("since {}, {:.3g} s before the last record", clock_text(us), age(us));
   }
 
-  /// All that an event is about, also where the recorder kept some of them.
+  /// All ranks that an event involves, even if the recorder stored only some of them.
   Ranks partners(int rank, const RecordedEvent& event) const {
     Ranks all = event.ranks;
     if (event.event == FlightEvent::kCall || event.rank_count >= ranks() - 1) {
@@ -94,7 +94,7 @@ class Blame {
     return std::find(all.begin(), all.end(), other) != all.end();
   }
 
-  /// Whether rank `other` has done what `rank` waits for, as far as its record says.
+  /// Whether the record of rank `other` shows that it has done what `rank` waits for.
   bool has_done_its_part(int rank, const RecordedEvent& wait, int other) const {
     for (const RecordedEvent& event : record(other)->events) {
       if (event.us > gave_up_) break;
@@ -114,8 +114,8 @@ class Blame {
             return true;
       }
     }
-    // Exchanges aside of steps begin in different steps: only a rank that waits for nobody can be
-    // behind.
+    // Exchanges outside of steps (lane 0 is the steps') may begin in different steps on different
+    // ranks, so only a rank that does not wait can be behind.
     return wait.place.lane != 0 && at(other).wait;
   }
 
@@ -125,8 +125,8 @@ class Blame {
     for (const int other : partners(rank, wait)) {
       if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
     }
-    // All have started it: then the rank itself knows best whose part has not come. One that was
-    // stopped gives up too, when it is woken, but it has called nobody late before.
+    // All have started it: then the rank itself knows best whose message is missing. A process that
+    // was stopped also gives up when it resumes, but has not reported anyone as late before.
     if (!found.empty()) return found;
     if (at(rank).first_to_give_up) return at(rank).timed_out;
     for (const int late : at(rank).late) {
@@ -139,7 +139,7 @@ class Blame {
 
   std::string waits() const {
     std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
-    // A wait for what all have started is worth a word only if nothing else is wrong.
+    // A wait for something that all have started is only reported if nothing else is wrong.
     const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(),
                                            [](const auto& entry) { return !entry.second.empty(); });
     for (const auto& [rank, culprits] : culprits_) {
@@ -165,8 +165,8 @@ class Blame {
     return text;
   }
 
-  /// Ranks that failed by themselves, the first one first: not those that noticed another's loss,
-  /// or were ended.
+  /// Ranks that failed on their own, in order of time; without those that noticed another's loss or
+  /// were terminated.
   Ranks failed_by_themselves() const {
     Ranks found;
     for (int i = 0; i < ranks(); ++i) {
@@ -183,8 +183,8 @@ class Blame {
     return found;
   }
 
-  /// What others found of a rank's process: "stopped, as rank 0 saw; ". Not once it had given up
-  /// itself: the disk that it waits for then is where its record goes.
+  /// What others observed of a rank's process: "stopped, as rank 0 saw; ". Not after the rank
+  /// itself has given up: it then waits for the disk because it writes its record.
   std::string found_of(int rank) const {
     for (int i = 0; i < ranks(); ++i) {
       const auto it = at(i).found.find(rank);
@@ -195,16 +195,16 @@ class Blame {
     return {};
   }
 
-  /// True where a rank's record is of before its end.
+  /// Whether a rank's record was written on request before its end.
   bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
 
-  /// Some have not done what it waits for.
+  /// Whether a rank waits for others that have not done their part.
   bool is_in_vain(int rank) const {
     const auto it = culprits_.find(rank);
     return it != culprits_.end() && !it->second.empty();
   }
 
-  /// What a rank was doing, if it is not waiting for another one.
+  /// What a rank was doing, if it was not waiting for others.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
     const std::string step =
@@ -308,11 +308,12 @@ class Blame {
                ? "cause: none, nothing went wrong"
                : fmt::format("cause: {} left no record that can be read", names(missing_));
   }
-  /// The cause where all that are called lost went on, and called others lost or late themselves:
-  /// then nothing between them and those that miss them came through. Every such pair has the cut
-  /// host, if there is one. Empty where one of them has ended. `lost`: who noticed it, by rank.
+  /// Diagnoses a network failure: all ranks that were reported lost kept running and reported
+  /// others as lost or late, so messages between the two sides did not arrive. A disconnected host
+  /// is in every such pair. Empty if one of the lost ranks ended. `lost`: for each lost rank, who
+  /// reported it.
   std::string cut_network(const std::map<int, Ranks>& lost) const {
-    std::set<std::string> hosts;  // that are in every pair
+    std::set<std::string> hosts;  // hosts that are in every pair
     Ranks witnesses;
     for (const auto& [rank, seen_by] : lost) {
       if (!record(rank) || was_asked(rank) || !found_of(rank).empty() ||
@@ -349,8 +350,8 @@ class Blame {
     return all;
   }
 
-  /// Ranks that wait for each other: two that do, or those on the way from the first that waits
-  /// until one comes again; none where that way ends.
+  /// A deadlock: two ranks that wait for each other, or the cycle found by following waits from the
+  /// first waiting rank; empty if there is none.
   Ranks a_circle() const {
     const auto waits_for = [&](int rank, int other) {
       const auto it = culprits_.find(rank);
@@ -385,7 +386,7 @@ class Blame {
           is_partner(rank, event, other))
         found.push_back(&event);
     }
-    // What a full ring begins with may be the second of several with one label.
+    // The first exchange in an overwritten ring may be the second of several with the same label.
     const bool cut = !record(rank)->events.empty() && record(rank)->events.front().number > 0;
     if (cut && !found.empty()) {
       const FlightPlace first = found.front()->place;
@@ -413,7 +414,7 @@ class Blame {
     const bool from_the_start =
         record(i)->events.front().number == 0 && record(j)->events.front().number == 0;
     if (a == mine.size()) {
-      if (!from_the_start) return;  // nothing in common: one is more than a record behind
+      if (!from_the_start) return;  // no overlap: one is more than a whole record behind
       a = b = 0;
     }
     for (; a < mine.size() && b < theirs.size(); ++a, ++b) {
@@ -456,7 +457,7 @@ class Blame {
       }
     }
     if (first) return first;
-    // Two that wait for each other, one in a call and one in an exchange.
+    // Two ranks that wait for each other, one in a call and one in an exchange.
     for (const auto& [i, culprits] : culprits_) {
       for (const int j : culprits) {
         const auto back = culprits_.find(j);
@@ -504,10 +505,10 @@ class Blame {
 
   const FlightRecords& records_;
   std::vector<Standing> standing_;
-  /// Times when the last record was written, and when the first rank gave up on others
+  /// Time of the last record, and of the first rank that gave up on others
   std::int64_t end_ = 0, gave_up_ = INT64_MAX;
   Ranks missing_;
-  /// Culprits by rank that waits: those that have not done what it waits for
+  /// For each waiting rank, the ranks that have not done what it waits for
   std::map<int, Ranks> culprits_;
   std::optional<Divergence> divergence_;
 };

@@ -34,8 +34,9 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// Seconds that this rank's clock is ahead of rank 0's: of several moments right after all met, the
-/// one closest to nothing, since who comes late looks ahead.
+/// Seconds that this rank's clock is ahead of rank 0's: measured several times right after a
+/// barrier, of which the smallest magnitude counts, since leaving the barrier late looks like a
+/// clock that is ahead.
 double clock_ahead(World& world) {
   double least = INFINITY;
   for (int round = 0; round < 5; ++round) {
@@ -48,7 +49,7 @@ double clock_ahead(World& world) {
   return least;
 }
 
-/// Whether the folder is rank 0's: a file that rank 0 has just made is there.
+/// Whether rank 0 sees the same folder: rank 0 creates a file, this rank looks for it.
 bool sees_folder(World& world, const std::string& folder) {
   std::string name;
   if (world.rank() == 0) {
@@ -56,12 +57,13 @@ bool sees_folder(World& world, const std::string& folder) {
     std::ofstream(name) << "starling-doctor\n";
   }
   name = world.all_gather(name).front();
-  // A shared file system may show it late.
+  // A shared file system may show the file with a delay.
   std::error_code error;
   bool seen = false;
   for (int look = 0; look < 20 && !seen; ++look) {
     if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    const std::filesystem::directory_iterator anew(folder, error);  // asks the server again
+    // Makes a client of a shared file system ask the server again
+    const std::filesystem::directory_iterator refresh(folder, error);
     seen = std::filesystem::exists(name, error);
   }
   world.barrier();
@@ -69,8 +71,7 @@ bool sees_folder(World& world, const std::string& folder) {
   return seen;
 }
 
-/// The interfaces by which the other hosts are reached, at the address that each has on a network
-/// of its own.
+/// The interfaces through which the other hosts are reached, for each of their addresses.
 json ways_to(const std::vector<json>& ranks, const json& mine) {
   json ways = json::object();
   for (const json& rank : ranks) {
@@ -112,7 +113,7 @@ int look(const CheckOptions& options, const MpiSession& session) {
       network = measure_network(*transport, *backend, settings);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
-      unmeasured = error.what();  // ranks that are not numbered host by host
+      unmeasured = error.what();  // ranks are not numbered host by host
     }
   }
   const std::vector<json> ranks = gathered(world, mine);

@@ -5,12 +5,12 @@
 namespace starling {
 
 struct CheckOptions {
-  std::string folder = ".";  ///< where outputs are to lie
+  std::string folder = ".";  ///< for the run's output
   bool json = false;
-  double timeout = 60.0;  ///< seconds after which a wait for another rank is an error
+  double timeout = 60.0;  ///< seconds to wait for another rank before that is an error
 };
-/// Looks at this host, and under mpirun at all of the job's hosts and what lies between them; rank
-/// 0 prints it. Takes some seconds. Returns 0, or 2 where something must be mended.
+/// Checks this host, or under mpirun all hosts of the job and the network between them; rank 0
+/// prints the findings. Takes some seconds. Returns 0, or 2 if a problem was found.
 int check(const CheckOptions& options);
 
 }  // namespace starling

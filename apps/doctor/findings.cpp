@@ -39,7 +39,7 @@ std::vector<Host> hosts_of(const std::vector<json>& ranks) {
   return hosts;
 }
 
-/// "a: 2, b: 2", with what `text` says of each host.
+/// "a: 2, b: 2", with text(host) for each host.
 template <class Text>
 std::string each(const std::vector<Host>& hosts, Text text) {
   std::string all;
@@ -68,14 +68,14 @@ class Look {
 
  private:
   void add(Level level, const char* check, std::string text, std::string remedy = "") {
-    // What is well is said where nothing else is.
+    // A check is reported as good only if it has no other finding.
     if (level == Level::kGood && std::any_of(found_.begin(), found_.end(),
                                              [&](const Finding& f) { return f.check == check; }))
       return;
     found_.push_back({level, check, std::move(text), std::move(remedy)});
   }
   bool several() const { return hosts_.size() > 1; }
-  /// The first rank whose fact is another than rank 0's.
+  /// The first rank whose fact differs from rank 0's.
   const json* other(const char* key) const {
     const auto at = std::find_if(ranks_.begin(), ranks_.end(), [&](const json& rank) {
       return rank.at(key) != ranks_.front().at(key);
@@ -173,7 +173,7 @@ class Look {
         }));
   }
   void names() {
-    std::map<std::string, std::string> owners;  // an address, and which host has it
+    std::map<std::string, std::string> owners;  // host by address
     for (const Host& host : hosts_) {
       std::vector<std::string> addresses = host.first().at("addresses");
       const bool local = !addresses.empty() &&
@@ -304,7 +304,7 @@ class Look {
     }
   }
 
-  /// A number that a host could not say counts as large: nothing is wrong with it.
+  /// A fact that a host does not know counts as a large number, i.e. as no problem.
   static double number(const json& facts, const char* key) {
     return facts.at(key).is_number() ? facts.at(key).get<double>() : INFINITY;
   }

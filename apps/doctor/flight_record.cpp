@@ -26,7 +26,7 @@ const std::map<std::string, FlightEvent, std::less<>>& flight_events() {
   return events;
 }
 
-/// A whole number, within those whose differences cannot overflow.
+/// An integer, limited so that differences cannot overflow.
 std::int64_t whole(const nlohmann::json& line, const char* key) {
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
   const nlohmann::json& value = line.at(key);

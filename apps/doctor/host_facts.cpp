@@ -51,7 +51,7 @@ int mtu_of(const char* interface) {
   return mtu;
 }
 
-/// IPv4 addresses of the interfaces that are up; MPI's TCP goes over these.
+/// IPv4 addresses of the interfaces that are up, which MPI's TCP uses.
 nlohmann::json interfaces() {
   nlohmann::json list = nlohmann::json::array();
   ifaddrs* first = nullptr;
@@ -68,7 +68,7 @@ nlohmann::json interfaces() {
   return list;
 }
 
-/// What the host's own name leads to.
+/// The addresses that the host's own name resolves to.
 nlohmann::json own_addresses() {
   nlohmann::json list = nlohmann::json::array();
   addrinfo hints{};
@@ -101,7 +101,7 @@ std::string file_system(const std::string& folder) {
   return "other";
 }
 
-/// Whether a file can be written and locked in the folder; the system's word where it cannot.
+/// Whether a file can be written and locked in the folder; if not, the system's error.
 std::pair<std::string, bool> try_folder(const std::string& folder) {
   std::string path = folder + "/.starling-doctor.XXXXXX";
   const int descriptor = ::mkostemp(path.data(), O_CLOEXEC);
@@ -112,7 +112,7 @@ std::pair<std::string, bool> try_folder(const std::string& folder) {
   return {"", locks};
 }
 
-/// A line "Key:  123 kB" of /proc/meminfo in bytes.
+/// The bytes of a line "Key:  123 kB" of /proc/meminfo.
 double memory_line(std::string_view key) {
   std::ifstream in("/proc/meminfo");
   for (std::string name, unit; in >> name;) {
@@ -141,7 +141,7 @@ nlohmann::json gpu_facts() {
 std::string interface_to(const std::string& address) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(9);  // nothing is sent
+  to.sin_port = htons(9);  // any port: no packet is sent
   if (::inet_pton(AF_INET, address.c_str(), &to.sin_addr) != 1) return "";
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return "";

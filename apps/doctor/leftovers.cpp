@@ -30,7 +30,7 @@ bool numeric(const std::string& name) {
                                       [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-/// The names in a folder; none where it cannot be read.
+/// The names in a folder; empty if it cannot be read.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -40,7 +40,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// Paths below `folder` that a living process has mapped.
+/// Files below `folder` that are mapped by running processes.
 std::set<std::string> mapped_files(const std::string& processes, const std::string& folder) {
   std::set<std::string> mapped;
   for (const std::string& process : names_in(processes)) {
@@ -54,7 +54,7 @@ std::set<std::string> mapped_files(const std::string& processes, const std::stri
   return mapped;
 }
 
-/// The numbers that living processes have, in this PID namespace and in those within it.
+/// The numbers of running processes, in this PID namespace and in nested ones.
 std::set<std::string> process_numbers(const std::string& processes) {
   std::set<std::string> numbers;
   for (const std::string& process : names_in(processes)) {
@@ -70,7 +70,7 @@ std::set<std::string> process_numbers(const std::string& processes) {
   return numbers;
 }
 
-/// "KIND.HOST.A.B": HOST, behind which so many parts stand.
+/// The HOST of "KIND.HOST.A.B", where `parts` dot-separated parts follow it.
 std::string host_in(const std::string& name, int parts) {
   std::size_t end = name.size();
   for (; parts > 0 && end != std::string::npos; --parts)
@@ -92,14 +92,14 @@ std::int64_t bytes_below(const std::string& path) {
   return bytes;
 }
 
-/// Adds `path` where it is there and old enough to be looked at. `host`: in its name.
+/// Adds `path` if it exists and is old enough. `host`: the host in its name.
 void add(const std::string& path, const std::string& host, const LeftoverPlaces& places,
          std::vector<Leftover>& found) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || std::time(nullptr) - status.st_mtime < kYoung) return;
   std::string kept;
   if (status.st_uid != ::getuid()) kept = fmt::format("it is of user {}", status.st_uid);
-  // Open MPI may leave the domain out
+  // Open MPI may omit the domain
   else if (host != places.host && host != places.host.substr(0, places.host.find('.')))
     kept = fmt::format("it is of host or container {}, and this is {}", host, places.host);
   found.push_back({path, bytes_below(path), kept});
@@ -117,7 +117,7 @@ LeftoverPlaces leftover_places() {
 
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
   std::vector<Leftover> found;
-  // Files first, then who uses them: what was made and mapped in between is not taken for
+  // List files before processes: a file that is created and mapped in between is not considered
   // abandoned.
   std::vector<Leftover> segments;
   for (const std::string& name : names_in(places.shared_memory)) {

@@ -6,35 +6,34 @@
 
 namespace starling {
 
-/// A file or folder that Open MPI 4 or 5 made for a job that has ended, and did not take away:
-/// where its launcher or its ranks were killed.
+/// A file or folder of Open MPI 4 or 5 that a job did not remove, since its launcher or ranks were
+/// killed.
 struct Leftover {
   std::string path;
   std::int64_t bytes = 0;
-  std::string kept;  ///< why remove_leftovers() does not take it away; empty where it does
+  std::string kept;  ///< why remove_leftovers() keeps it; empty: it removes it
 };
 
 /// Places where Open MPI leaves files and folders.
 struct LeftoverPlaces {
-  /// Segments between the ranks of a host: vader_segment.*, sm_segment.*
+  /// Shared-memory segments of the ranks of a host: vader_segment.*, sm_segment.*
   std::string shared_memory = "/dev/shm";
-  std::string temporary;  ///< a launcher's folder, ompi.HOST.USER/pid.N
+  std::string temporary;  ///< has the launchers' folders, ompi.HOST.USER/pid.N
   std::string processes = "/proc";
-  /// Name of the host, as the kernel has it: what is named for another one is left, as folders may
-  /// be shared by hosts and containers
+  /// The kernel's host name. Files named for other hosts are kept, since folders may be shared by
+  /// hosts and containers
   std::string host;
 };
-/// Places of this host, with $TMPDIR, or /tmp.
+/// The places on this host, with $TMPDIR, or /tmp.
 LeftoverPlaces leftover_places();
 
-/// Finds what no living process uses, of this user and host, and of others (whose files stay). A
-/// segment counts that nobody has mapped, and so does a folder whose launcher has ended. The
-/// launcher is known by its number in any PID namespace that is seen from here, such as a
-/// container's. Both must be older than two seconds, since a job that starts makes its files before
-/// it uses them.
+/// Finds files of this host that no running process uses, of this user and of others (which are
+/// kept): segments that no process has mapped, and folders whose launcher has ended. A launcher is
+/// identified by its number in any PID namespace visible from here, such as a container's. Files
+/// must be older than two seconds, since a starting job creates files before it uses them.
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places);
 
-/// Takes away what may be; notes in `kept` why where that fails.
+/// Removes them unless `kept` is set; if that fails, sets `kept` to the reason.
 void remove_leftovers(std::vector<Leftover>& leftovers);
 
 }  // namespace starling

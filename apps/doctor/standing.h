@@ -7,7 +7,7 @@
 
 #include "apps/doctor/flight_record.h"
 
-// What a rank was at when its flight record was written, which is what blame() goes by.
+// What each rank was doing when its flight record was written, the input of blame().
 namespace starling {
 
 using Ranks = std::vector<int>;
@@ -21,29 +21,28 @@ std::string exchange_text(const FlightPlace& place);
 /// Name of a call that all ranks make together.
 std::string call_text(const RecordedEvent& event);
 
-/// What one rank was at when its record was written.
+/// What one rank was doing when its record was written.
 struct Standing {
-  /// kWait, kReaders or kCall that did not end; null: it was not waiting for ranks
+  /// An unfinished kWait, kReaders or kCall; null: it was not waiting for ranks
   const RecordedEvent* wait = nullptr;
-  const RecordedEvent* load = nullptr;  ///< the loader's, likewise
+  const RecordedEvent* load = nullptr;  ///< an unfinished wait for the data loader, or null
   const RecordedEvent* last = nullptr;
-  const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
+  const RecordedEvent* aside = nullptr;  ///< an unfinished test or checkpoint
   std::int64_t step = -1;
   bool first_to_give_up = false;
-  Ranks timed_out, lost;  ///< as it noted them
-  /// That it waited long for in the present wait, as it noted while all went on
+  Ranks timed_out, lost;  ///< ranks that it reported so
+  /// Ranks that it has reported as late during the current wait
   Ranks late;
-  /// Events by rank: what the kernel said of its process at last
+  /// By rank: the last event about the state of that rank's process as the kernel reports it
   std::map<int, const RecordedEvent*> found;
   /// Name of what it waits for.
   std::string wait_text() const;
 };
 
-/// Time when a rank gave up on others, and with that the job; the far future where this one did
-/// not.
+/// Time when a rank gave up on others and ended the job; far in the future if it did not.
 std::int64_t gave_up_at(const FlightRecord& record);
-/// What a rank was at. Of what happened after `end` only what was noticed counts: a rank that is
-/// woken to be ended does a little more.
+/// Evaluates a record. Of events after `end`, only observations count, since a stopped rank that is
+/// resumed for termination still records some events.
 Standing standing_of(const FlightRecord& record, std::int64_t end);
 
 }  // namespace starling

@@ -6,25 +6,25 @@
 #include <string_view>
 #include <vector>
 
-// What the two formats' readers share with the decoder.
+// Interface between the decoder and the readers of the two formats.
 
 namespace starling {
 
-/// The picture in a file as it is stored: before its orientation.
+/// Size of the picture as stored, before its orientation is applied.
 struct StoredPicture {
   std::int64_t height = 0, width = 0;
-  int orientation = 1;  ///< EXIF's: 1 to 8; from 5 on rows are columns
+  int orientation = 1;  ///< EXIF orientation, 1 to 8; from 5 on rows and columns are swapped
 };
 
-/// The rows and columns that are wanted of a stored picture, and what is delivered.
+/// The region of a stored picture to decode, and the scale.
 struct StoredRegion {
   std::int64_t top = 0, left = 0, height = 0, width = 0;  ///< at scale 1
-  int denominator = 1;                                    ///< 1, 2, 4 or 8: the scale wanted
+  int denominator = 1;                                    ///< scale 1/1, 1/2, 1/4 or 1/8
 };
 struct DecodedRegion {
-  /// Place in pixels of the scaled picture; holds what was wanted
+  /// Position in pixels of the scaled picture; contains the requested region
   std::int64_t top = 0, left = 0, height = 0, width = 0;
-  /// Red, green, blue and a byte that is anything; memory is kept for the next picture
+  /// RGBX, X undefined; the memory is reused for the next picture
   std::vector<std::uint8_t> pixels;
 };
 
@@ -38,8 +38,8 @@ void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source,
 void decode_png(std::span<const std::uint8_t> file, const std::string& source,
                 const StoredRegion& region, DecodedRegion& out);
 
-// How a picture is turned. As Pillow does, one looks in EXIF data, and where these have no such
-// entry, in XMP. 0: nothing is said; what makes no sense is 1.
+// How a picture is rotated. As in Pillow, EXIF data take precedence over XMP. 0: no orientation;
+// invalid values are 1.
 
 /// Orientation from EXIF data: a TIFF header and its first directory, after any number of
 /// "Exif\0\0".

@@ -1,5 +1,5 @@
-// JPEG by libjpeg-turbo. Its errors leave through longjmp, so the functions that it may leave hold
-// no objects with destructors.
+// JPEG decoding by libjpeg-turbo. Its errors return by longjmp, so functions that call it have no
+// objects with destructors.
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
@@ -16,16 +16,16 @@
 namespace starling {
 namespace {
 
-// Most scans of a picture: a progressive one of thousands of scans takes minutes, and nobody makes
-// one
+// Limit on the scans of a picture: a progressive file of thousands of scans would take minutes to
+// decode, and real files have few
 constexpr int kMostScans = 500;
-// Pixels decoded beside a crop: upsampled colours of the last pixels look beyond it
+// Extra pixels decoded around a crop: chroma upsampling at its edge reads neighbours
 constexpr JDIMENSION kRim = 16;
 constexpr unsigned kExifMarker = JPEG_APP0 + 1;
 using namespace std::string_view_literals;
 constexpr std::string_view kExifName = "Exif\0\0"sv, kXmpName = "http://ns.adobe.com/xap/1.0/\0"sv;
 
-/// libjpeg's structures, and where its errors go.
+/// libjpeg's structures, with our error handling.
 struct JpegReader {
   jpeg_decompress_struct info;
   jpeg_error_mgr errors;
@@ -40,8 +40,8 @@ struct JpegReader {
   std::longjmp(reader->failed, 1);
 }
 
-/// Warnings about data that are missing or damaged are errors; these are about oddities that all
-/// programs put up with.
+/// Warnings about missing or damaged data are errors; the rest are oddities that all programs
+/// accept.
 void hear(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -75,7 +75,7 @@ void begin(JpegReader& reader, const std::uint8_t* data, std::size_t bytes) {
   jpeg_mem_src(&reader.info, data, static_cast<unsigned long>(bytes));
 }
 
-/// False where libjpeg gave up; reader.text says why.
+/// Returns false if libjpeg failed; reader.text has the reason.
 bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes,
                  StoredPicture* picture) {
   if (setjmp(reader.failed)) return false;
@@ -84,7 +84,7 @@ bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes
   jpeg_read_header(&reader.info, TRUE);
   picture->height = reader.info.image_height;
   picture->width = reader.info.image_width;
-  int exif = 0, xmp = 0;  // of each the first that says something
+  int exif = 0, xmp = 0;  // each of the first marker that has an orientation
   for (jpeg_saved_marker_ptr marker = reader.info.marker_list; marker; marker = marker->next) {
     if (marker->marker != kExifMarker) continue;
     const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
@@ -96,13 +96,13 @@ bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes
   return true;
 }
 
-/// The region in pixels of the scaled picture, with the rim.
+/// The region in pixels of the scaled picture, including the extra pixels.
 struct ScaledRegion {
   JDIMENSION top, left, height, width;
 };
 
-/// Sets the scale, and tells which rows and columns of the scaled picture will be read: columns
-/// begin where libjpeg can.
+/// Sets the scale, and computes which rows and columns of the scaled picture will be read: columns
+/// start where libjpeg can start.
 bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t bytes,
                   const StoredRegion* wanted, ScaledRegion* region) {
   if (setjmp(reader.failed)) return false;
@@ -132,7 +132,7 @@ bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t byte
   return true;
 }
 
-/// Pillow's conversion: c·k/255 and so on of inverted values, in the rounding of its MULDIV255.
+/// Pillow's conversion, c·k/255 etc. of inverted values, with the rounding of its MULDIV255.
 void cmyk_to_rgb(std::uint8_t* row, JDIMENSION pixels) {
   for (JDIMENSION i = 0; i < pixels; ++i, row += 4) {
     const int white = row[3];

@@ -1,5 +1,5 @@
-// JPEG files by libjpeg-turbo. Its errors leave through longjmp, so the function that it may leave
-// holds no objects with destructors.
+// JPEG encoding by libjpeg-turbo. Its errors return by longjmp, so the function that calls it has
+// no objects with destructors.
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +18,7 @@ struct JpegWriter {
   jpeg_compress_struct info;
   jpeg_error_mgr errors;
   std::jmp_buf failed;
-  unsigned char* bytes;  ///< libjpeg's memory
+  unsigned char* bytes;  ///< allocated by libjpeg
   unsigned long count;
   char text[JMSG_LENGTH_MAX];
 };
@@ -29,7 +29,7 @@ struct JpegWriter {
   std::longjmp(writer->failed, 1);
 }
 
-/// False where libjpeg gave up; writer.text says why.
+/// Returns false if libjpeg failed; writer.text has the reason.
 bool write_jpeg(JpegWriter& writer, const PixelRows& picture, int quality) {
   if (setjmp(writer.failed)) return false;
   writer.info.err = jpeg_std_error(&writer.errors);
@@ -43,7 +43,7 @@ bool write_jpeg(JpegWriter& writer, const PixelRows& picture, int quality) {
   writer.info.in_color_space = JCS_RGB;
   jpeg_set_defaults(&writer.info);
   jpeg_set_quality(&writer.info, quality, TRUE);
-  writer.info.optimize_coding = TRUE;  // some percent fewer bytes, which every epoch reads
+  writer.info.optimize_coding = TRUE;  // some percent smaller, which saves reading in every epoch
   jpeg_start_compress(&writer.info, TRUE);
   while (writer.info.next_scanline < writer.info.image_height) {
     JSAMPROW row = const_cast<std::uint8_t*>(picture.pixels) +

@@ -26,8 +26,7 @@ constexpr std::array<std::pair<const char*, Interpolation>, 3> kFilters{
      {"bilinear", Interpolation::kBilinear},
      {"bicubic", Interpolation::kBicubic}}};
 
-/// What an orientation does to a stored picture to show it: first rows and columns are swapped,
-/// then each is mirrored.
+/// The effect of an EXIF orientation: rows and columns are swapped first, then each is mirrored.
 struct Turn {
   bool transposed = false, mirror_y = false, mirror_x = false;
 };
@@ -50,7 +49,7 @@ std::int32_t bits_of(const Turn& turn) {
          (turn.mirror_y ? CutPicture::kMirrorY : 0) | (turn.mirror_x ? CutPicture::kMirrorX : 0);
 }
 
-/// A part of the picture as it is seen, as it lies in the file.
+/// Converts a part from displayed to stored coordinates.
 PicturePart stored_part(PicturePart part, const PictureSize& seen, const Turn& turn) {
   if (turn.mirror_y) {
     part.top = seen.height - part.top - part.height;
@@ -70,7 +69,7 @@ PicturePart stored_part(PicturePart part, const PictureSize& seen, const Turn& t
 }
 
 void check_part(const PicturePart& part, const PictureSize& seen, const std::string& source) {
-  constexpr double kSlack = 1e-6;  // of a box that is computed
+  constexpr double kSlack = 1e-6;  // rounding error of computed boxes
   const bool window = part.top >= 0 && part.left >= 0 && part.height > 0 && part.width > 0 &&
                       part.top + part.height <= seen.height && part.left + part.width <= seen.width;
   const auto inside = [&](double begin, double length, std::int64_t from, std::int64_t size) {
@@ -82,7 +81,7 @@ void check_part(const PicturePart& part, const PictureSize& seen, const std::str
           "picture", "{}: a crop outside of its {}×{} pixels", source, seen.height, seen.width);
 }
 
-/// One row of the image: `step` bytes from a pixel of 4 bytes to the next.
+/// Writes one row of the image; adjacent pixels of 4 bytes are `step` bytes apart.
 void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels,
                std::int64_t channels, std::uint8_t* out) {
   if (channels == 1) {  // ITU-R 601, in Pillow's rounding
@@ -92,7 +91,7 @@ void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels,
     return;
   }
   if (step == 4) return cpu::resize_kernels().narrow(from, pixels, out);
-  // Four bytes at a time, of which the last is written over by the next pixel.
+  // Copies four bytes at a time; the next pixel overwrites the last of them.
   for (std::int64_t x = 0; x + 1 < pixels; ++x, from += step) std::memcpy(out + 3 * x, from, 4);
   std::memcpy(out + 3 * (pixels - 1), from, 3);
 }
@@ -101,7 +100,7 @@ struct ImageSize {
   std::int64_t height = 0, width = 0, channels = 0;
 };
 
-/// Writes an image of pixels of 4 bytes, `stride` to a row, which lie as the file has them.
+/// Writes an oriented image from stored pixels of 4 bytes; rows are `stride` pixels apart.
 void show(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride, const ImageSize& image,
           std::uint8_t* out) {
   const auto& [height, width, channels] = image;
@@ -120,7 +119,7 @@ PictureSize seen_size(const StoredPicture& stored) {
                                                 : PictureSize{stored.height, stored.width};
 }
 
-/// How an image is made of a picture: which part of it, as it lies in the file.
+/// Which part of a picture becomes an image, in stored coordinates.
 class Plan {
  public:
   Plan(const PictureSize& seen, const Turn& turn, const PartChoice& choose,
@@ -138,17 +137,17 @@ class Plan {
   const Turn& turn() const { return turn_; }
   const ImageSize& image() const { return image_; }
   const PicturePart& part() const { return part_; }
-  std::int64_t rows() const { return rows_; }        ///< of the resized part, before it is turned
-  std::int64_t columns() const { return columns_; }  ///< the same
+  std::int64_t rows() const { return rows_; }        ///< of the resized part, before orientation
+  std::int64_t columns() const { return columns_; }  ///< of the resized part, before orientation
 
-  /// How many pixels of the picture become one.
+  /// The scale factor: pixels of the picture per pixel of the image.
   double shrink() const {
     return std::min(part_.box_height / static_cast<double>(rows_),
                     part_.box_width / static_cast<double>(columns_));
   }
 
-  /// Pixels that the filter looks at: those of the box, and as far around it as it reaches, within
-  /// the window.
+  /// The pixels that the resize filter reads: the box plus the filter's support, clipped to the
+  /// window.
   StoredRegion wanted() const {
     const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from,
                              std::int64_t size) {
@@ -167,7 +166,7 @@ class Plan {
     return region;
   }
 
-  /// The top and left of a part whose pixels are the image's, so that there is nothing to resize.
+  /// Top and left of the part if its pixels are those of the image, so that no resizing is needed.
   std::optional<std::pair<std::int64_t, std::int64_t>> whole_pixels() const {
     if (part_.box_height != static_cast<double>(rows_) ||
         part_.box_width != static_cast<double>(columns_))
@@ -203,7 +202,7 @@ PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_
 PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize,
                                 std::int64_t height, std::int64_t width) {
   const std::int64_t shorter = std::min(picture.height, picture.width);
-  // Sides of the picture once resized: never less than what is cut out.
+  // The sides of the resized picture, at least those of the crop.
   std::int64_t tall = resize * picture.height / shorter, wide = resize * picture.width / shorter;
   if (tall < height || wide < width) {
     const double more = std::max(static_cast<double>(height) / static_cast<double>(tall),
@@ -258,11 +257,11 @@ struct PictureDecoder::State {
     return picture;
   }
 
-  /// Where a part's pixels lie: `region` of the picture at 1/denominator, of so many channels.
+  /// The pixels of a part: `region` of the picture at scale 1/denominator.
   struct PartPixels {
-    const std::uint8_t* first = nullptr;  ///< the region's
+    const std::uint8_t* first = nullptr;  ///< of the region's first pixel
     std::int64_t top = 0, left = 0, height = 0, width = 0;
-    std::int64_t stride = 0, channels = 4;  ///< bytes of a row; of a pixel
+    std::int64_t stride = 0, channels = 4;  ///< bytes per row; bytes per pixel
     std::int64_t denominator = 1;
   };
   PartPixels decoded(std::int64_t denominator) const {
@@ -275,7 +274,7 @@ struct PictureDecoder::State {
             .denominator = denominator};
   }
 
-  /// Makes the image of the decoded region.
+  /// Makes the image from the decoded region.
   void deliver(const Plan& plan, std::int64_t denominator, std::uint8_t* out) {
     const std::int64_t rows = plan.rows(), columns = plan.columns();
     if (const auto corner = plan.whole_pixels(); corner && denominator == 1) {
@@ -295,8 +294,8 @@ struct PictureDecoder::State {
     resizer.resize(window, box, settings.interpolation, rows, columns, out);
   }
 
-  /// Leaves the part's pixels as they are. False: they shrink too much, or there is no room for
-  /// them.
+  /// Stores the part's pixels in `target` without resizing. Returns false if they shrink by too
+  /// much, or there is no memory.
   bool leave(const Plan& plan, const PartPixels& from, CutTarget& target) const {
     const auto [window, box] = window_of(plan.part(), from);
     const auto shrinks = [](double length, std::int64_t outputs) {
@@ -326,7 +325,7 @@ struct PictureDecoder::State {
                   .turn = bits_of(plan.turn())};
     return true;
   }
-  /// Calls deliver(memory for the image) where the pixels are not left.
+  /// Stores the pixels, or if that fails, calls deliver(memory for the resized image).
   template <class Deliver>
   void leave_or(const Plan& plan, const PartPixels& from, CutTarget& target,
                 const Deliver& deliver) const {
@@ -336,8 +335,8 @@ struct PictureDecoder::State {
     target.cut = CutPicture::whole(height, width);
   }
 
-  /// The window among the pixels, and the box in it. Of a scaled picture the window ends in the
-  /// midst of pixels, which belong to it.
+  /// The window within the decoded pixels, and the box within it. In a scaled picture the window
+  /// includes pixels that it covers only partly.
   static std::pair<cpu::PixelWindow, cpu::PixelBox> window_of(const PicturePart& part,
                                                               const PartPixels& from) {
     const std::int64_t denominator = from.denominator;
@@ -363,7 +362,7 @@ struct PictureDecoder::State {
          .width = part.box_width / scale}};
   }
 
-  /// Decodes what the image needs. Returns at which scale.
+  /// Decodes what the image needs. Returns the denominator of the scale.
   std::int64_t read(std::span<const std::uint8_t> file, const std::string& source,
                     const Plan& plan) {
     StoredRegion wanted = plan.wanted();
@@ -385,7 +384,7 @@ struct PictureDecoder::State {
     return {seen_size(stored), turn_of(stored.orientation), choose, source, image};
   }
 
-  /// Pixels that a part is made of, of a picture that lies in memory.
+  /// The pixels of a part, of a picture that is in memory.
   static PartPixels in_memory(const PixelRows& picture, const Plan& plan) {
     const StoredRegion wanted = plan.wanted();
     const std::int64_t stride = 3 * picture.width;
@@ -476,7 +475,7 @@ std::vector<std::uint8_t> read_picture_file(const std::string& path, std::int64_
          max_bytes);
   };
   if (file.bytes() > static_cast<std::uint64_t>(max_bytes)) too_large();
-  // One byte more shows the end; some file systems tell another size than they have bytes.
+  // Reads one byte more to detect the end, since some file systems report a wrong size.
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.bytes()) + 1);
   for (std::size_t done = 0;;) {
     const ssize_t count = ::read(file.descriptor(), bytes.data() + done, bytes.size() - done);

@@ -48,8 +48,8 @@ PixelMap PixelMap::rotate(double degrees, std::int64_t height, std::int64_t widt
 namespace pixel_steps {
 namespace {
 
-/// A factor in fixed point, at most 256: there every byte above 0 is 255 anyway, and products stay
-/// within 32 bits.
+/// A factor in fixed point, at most 256: beyond that every nonzero byte becomes 255 anyway, and
+/// products would exceed 32 bits.
 std::int32_t fixed_factor(double factor) {
   return static_cast<std::int32_t>(
       std::lround(std::clamp(factor, 0.0, 256.0) * (1 << math::kBlendBits)));

@@ -1,5 +1,5 @@
-// PNG by libpng. Its errors leave through longjmp, so the functions that it may leave hold no
-// objects with destructors.
+// PNG decoding by libpng. Its errors return by longjmp, so functions that call it have no objects
+// with destructors.
 #include <png.h>
 #include <zlib.h>
 
@@ -16,7 +16,7 @@ namespace starling {
 namespace {
 
 constexpr png_uint_32 kMostSide = 1 << 24;
-// Most bytes of an ancillary chunk; a bomb unpacks to far more
+// Limit on an unpacked ancillary chunk, against decompression bombs
 constexpr png_alloc_size_t kMostChunk = 64 << 20;
 
 struct PngReader {
@@ -61,8 +61,8 @@ bool open_png(PngReader& reader, StoredPicture* picture) {
   return true;
 }
 
-/// Prepares for rows of 4 bytes a pixel. False with the text, or sets whether all rows must be read
-/// at once.
+/// Sets up decoding to rows of 4 bytes per pixel, and `interlaced`: then all rows must be read
+/// together. Returns false if libpng failed; reader.text has the reason.
 bool prepare_rows(PngReader& reader, bool* interlaced) {
   if (setjmp(reader.failed)) return false;
   png_set_strip_16(reader.png);
@@ -79,7 +79,7 @@ bool prepare_rows(PngReader& reader, bool* interlaced) {
   return true;
 }
 
-/// `row`: one of the picture's; `pixels`: the region.
+/// `row`: memory for a row of the picture; `pixels`: output of the region.
 bool read_rows(PngReader& reader, const StoredRegion* region, std::uint8_t* row,
                std::uint8_t* pixels) {
   if (setjmp(reader.failed)) return false;
@@ -115,8 +115,8 @@ struct PngGuard {
 
 namespace {
 
-/// Up to a mebibyte of what zlib has packed, which is where texts say what is looked for; what
-/// comes before damage.
+/// Unpacks up to a mebibyte of zlib data, enough to find an orientation; for damaged data, what
+/// precedes the damage.
 std::string unpacked(std::string_view packed) {
   std::string text(std::size_t{1} << 20, '\0');
   z_stream stream{};
@@ -131,15 +131,15 @@ std::string unpacked(std::string_view packed) {
   return text;
 }
 
-/// Takes what stands before the next zero, and the zero.
+/// Removes and returns the text before the next zero byte, and removes the zero.
 std::string_view until_zero(std::string_view& rest) {
   const std::string_view part = rest.substr(0, rest.find('\0'));
   rest.remove_prefix(std::min(rest.size(), part.size() + 1));
   return part;
 }
 
-/// ImageMagick's way of keeping EXIF data: a line that is empty, the profile's name, its length,
-/// then lines of hexadecimal digits.
+/// EXIF data as ImageMagick stores it in text: an empty line, the profile's name, its length, then
+/// lines of hexadecimal digits.
 std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
   for (int line = 0; line < 3; ++line)
     text.remove_prefix(std::min(text.size(), text.find('\n')) +
@@ -157,8 +157,8 @@ std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
   return bytes;
 }
 
-/// Orientation, from chunks before and after the pixels; libpng would have to read these to come to
-/// the latter.
+/// The orientation, from chunks before and after the pixels. Not by libpng, which would have to
+/// decode the pixels to reach the latter.
 int png_orientation(std::span<const std::uint8_t> file) {
   const auto number = [&](std::size_t at) {
     return std::size_t{file[at]} << 24 | std::size_t{file[at + 1]} << 16 |
@@ -180,13 +180,13 @@ int png_orientation(std::span<const std::uint8_t> file) {
       } else {
         const std::string_view keyword = until_zero(rest);
         bool packed = type == "zTXt";
-        // Skips the method, which is zlib's
+        // Skips the compression method, always zlib
         if (packed) rest.remove_prefix(std::min<std::size_t>(rest.size(), 1));
         if (type == "iTXt") {
           packed = !rest.empty() && rest[0] == 1;
           rest.remove_prefix(std::min<std::size_t>(rest.size(), 2));
-          until_zero(rest);  // the language,
-          until_zero(rest);  // and the keyword in it
+          until_zero(rest);  // the language tag,
+          until_zero(rest);  // and the translated keyword
         }
         const bool is_profile = keyword == "Raw profile type exif";
         if (is_profile || keyword == "XML:com.adobe.xmp") {
@@ -243,7 +243,7 @@ void decode_png(std::span<const std::uint8_t> file, const std::string& source,
       damaged_png(source, reader.text);
     return;
   }
-  // The passes of an interlaced picture each go over all of it.
+  // Each pass of an interlaced picture covers the whole picture.
   out.top = out.left = 0;
   out.height = picture.height;
   out.width = picture.width;

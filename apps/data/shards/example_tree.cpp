@@ -24,7 +24,7 @@ using Colour = std::array<double, 3>;
 constexpr int kQuality = 90;
 constexpr std::int64_t kShapes = 4;
 
-/// Numbers of one picture, one after another.
+/// A sequence of random numbers for one picture.
 class Draws {
  public:
   Draws(std::uint64_t seed, std::int64_t picture)
@@ -42,7 +42,7 @@ class Draws {
   std::uint32_t picture_;
 };
 
-/// A colour of the circle, turned by `hue` in [0, 1).
+/// A colour with the given hue in [0, 1).
 Colour colour_of(double hue, double light) {
   Colour colour{};
   for (std::size_t c = 0; c < 3; ++c)
@@ -52,10 +52,10 @@ Colour colour_of(double hue, double light) {
   return colour;
 }
 
-/// What pictures of a class have in common. Neighbouring classes differ in more than their hue.
+/// What the pictures of a class have in common. Adjacent classes differ in more than the hue.
 struct ClassLook {
   std::int64_t shape;
-  double hue, ground_hue, stripes, angle;  ///< stripes: over the picture's longer side
+  double hue, ground_hue, stripes, angle;  ///< stripes: number along the longer side
   ClassLook(std::int64_t number, std::int64_t classes)
       : shape(number % kShapes),
         hue(static_cast<double>(number) / static_cast<double>(classes)),
@@ -64,7 +64,7 @@ struct ClassLook {
         angle(std::numbers::pi * static_cast<double>(number % 7) / 7.0) {}
 };
 
-/// Whether a point is in a shape of size 1 about 0: disk, square, ring, cross.
+/// Whether a point is inside a shape of size 1 around the origin: disk, square, ring, cross.
 bool inside(std::int64_t shape, double x, double y) {
   const double square = std::max(std::abs(x), std::abs(y)), round = x * x + y * y;
   switch (shape) {
@@ -102,7 +102,7 @@ std::vector<std::uint8_t> draw_picture(const ClassLook& look, Draws draws, std::
       const double light = is_object ? 1.0 - 0.2 * dy : 0.65 + 0.35 * wave;
       noise = noise * 1664525U + 1013904223U;
       for (std::size_t c = 0; c < 3; ++c) {
-        // Grain like a camera's.
+        // Noise like that of a camera.
         const double grain = static_cast<double>((noise >> (8 + 8 * c)) & 15U) - 7.5;
         const double value = (is_object ? object : ground)[c] * light + grain;
         pixel[c] = static_cast<std::uint8_t>(std::clamp(value, 0.0, 255.0));

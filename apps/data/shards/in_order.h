@@ -10,9 +10,9 @@
 
 namespace starling {
 
-/// Makes things on `threads` threads, and takes them in their order on the caller's: make(item),
-/// then take(item, thing), which returns whether to go on. At most a few things a thread wait for
-/// those before them. Throws what the first make() or take(), in order, threw.
+/// Calls make(item) on `threads` threads, and take(item, thing) in order of items on the caller's
+/// thread; take() returns whether to continue. At most a few results per thread wait for earlier
+/// ones. Rethrows the exception of the first make() or take(), in order, that threw.
 template <class Thing, class Make, class Take>
 void in_order(int threads, std::int64_t count, const Make& make, const Take& take) {
   struct Slot {

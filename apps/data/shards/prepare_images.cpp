@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 
 /// The class folders to make shards from.
 struct PictureSplits {
-  /// Train/ and val/; the second may be null
+  /// train/ and val/; the latter may be null
   std::array<std::unique_ptr<PictureIndex>, 2> folders;
   std::array<std::string, 2> roots;
 
@@ -55,7 +55,7 @@ struct PictureSplits {
     return std::string(folders[split]->name(index));
   }
 
-  /// Checksum of the names and sizes of all files.
+  /// Checksum of all files' names and sizes.
   std::uint32_t checksum() const {
     std::uint32_t sum = 0;
     for (std::size_t split = 0; split < 2; ++split) {
@@ -72,7 +72,7 @@ struct PictureSplits {
   }
 };
 
-/// The quality of re-encoded JPEG; 0: none is re-encoded.
+/// The quality of re-encoded JPEG; 0: nothing is re-encoded.
 int quality_of(const PrepareOptions& options) {
   constexpr int kUsual = 90;
   if (options.raw) return 0;
@@ -90,7 +90,7 @@ ShardSettings settings_of(const PrepareOptions& options, std::uint32_t source) {
       .max_pixels = static_cast<std::uint64_t>(options.max_pixels)};
 }
 
-/// Text of settings as the command line has them.
+/// Settings as command-line options.
 std::string text_of(const ShardSettings& settings) {
   std::string text;
   if (settings.size > 0) text += fmt::format("--size {} ", settings.size);
@@ -129,7 +129,7 @@ bool is_own_name(std::string name) {
   return name.ends_with(".shard") && (name.starts_with("train-") || name.starts_with("val-"));
 }
 
-/// The folder that is written, which one process has at a time.
+/// The output folder, locked against other processes.
 class Destination {
  public:
   explicit Destination(const std::string& folder) {
@@ -153,7 +153,7 @@ class Destination {
       const std::string name = it->path().filename().string();
       if (is_own_name(name)) {
         own = true;
-        if (is_temporary_name(name)) fs::remove(it->path(), ignored);  // of a call that was killed
+        if (is_temporary_name(name)) fs::remove(it->path(), ignored);  // left by a killed process
       } else if (foreign.empty() || name < foreign) {
         foreign = name;
       }
@@ -176,8 +176,8 @@ class Destination {
 struct ShardTask {
   std::size_t split = 0;
   std::uint32_t number = 0;
-  std::int64_t begin = 0, end = 0;  ///< in the split
-  std::int64_t item = 0;            ///< of the first, among those that are to be made
+  std::int64_t begin = 0, end = 0;  ///< numbers in the split
+  std::int64_t item = 0;            ///< index of the first picture, among those to be made
   std::int64_t count() const { return end - begin; }
 };
 
@@ -192,7 +192,7 @@ std::vector<ShardTask> all_tasks(const PictureSplits& pictures, std::int64_t sha
   return tasks;
 }
 
-/// A picture as its record has it, or what is wrong with it.
+/// A picture's record, or why it could not be made.
 struct ReadyPicture {
   std::vector<std::uint8_t> bytes;
   std::uint32_t checksum = 0;
@@ -246,7 +246,7 @@ ReadyPicture make_or_skip(const std::string& path, const PrepareOptions& options
   }
 }
 
-/// Whether a shard is there, whole and of these pictures.
+/// Whether a shard exists, is complete and has these pictures.
 bool is_done(const std::string& folder, const ShardTask& task, const ShardSettings& settings) {
   const std::string path =
       folder + "/" + shard_name(static_cast<std::uint32_t>(task.split), task.number);
@@ -262,7 +262,7 @@ bool is_done(const std::string& folder, const ShardTask& task, const ShardSettin
   return true;
 }
 
-/// Makes the index of the shards that are there.
+/// Makes the index of the existing shards.
 ShardIndex make_index(const std::string& folder, const PictureSplits& pictures,
                       const std::vector<ShardTask>& tasks, const ShardSettings& settings) {
   ShardIndex index;

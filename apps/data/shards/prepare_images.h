@@ -12,48 +12,47 @@ namespace starling {
 /// Settings of `starling-prepare images`.
 struct PrepareOptions {
   std::string source, destination;
-  std::int64_t size = 0;  ///< shorter side of what is larger; 0: pictures stay as they are
-  /// Of JPEG that is made anew; 0: 90 for pictures that are resized. Without a size: all become
-  /// JPEG of it
+  std::int64_t size = 0;  ///< larger pictures are resized to this shorter side; 0: not resized
+  /// Of re-encoded JPEG; 0: 90 if pictures are resized. If set without a size: all pictures are
+  /// re-encoded
   int quality = 0;
-  bool raw = false;  ///< pixels instead of JPEG
+  bool raw = false;  ///< store pixels instead of JPEG
   Interpolation interpolation = Interpolation::kBilinear;
   std::int64_t max_pixels = 200'000'000;
   std::int64_t shard_pictures = 1024;
-  bool skip_bad = false;  ///< pictures that cannot be decoded are left out
+  bool skip_bad = false;  ///< leave out pictures that cannot be decoded
   int threads = 1;
 };
 
-/// Called as the work goes on; all but the last are called on the caller's thread, and any may be
-/// empty.
+/// Progress callbacks, any may be empty. All but `stop` are called on the caller's thread.
 struct PrepareWatch {
-  /// Called first, with the number of pictures and how many of them were done before
+  /// Called first, with the number of pictures and how many of them already exist
   std::function<void(std::int64_t total, std::int64_t done)> begins;
   std::function<void(std::int64_t done)> goes_on;
-  std::function<void(const Error& error)> bad;  ///< a picture or record
-  /// Whether to end after this picture; any thread asks
+  std::function<void(const Error& error)> bad;  ///< a picture or record is bad
+  /// Whether to end after this picture; called on any thread
   std::function<bool()> stop;
 };
 
 struct PrepareReport {
   std::int64_t classes = 0, pictures = 0, skipped = 0, shards = 0;
-  std::int64_t made = 0;    ///< shards that were not there before
+  std::int64_t made = 0;    ///< newly written shards
   std::uint64_t bytes = 0;  ///< of all shards
   bool stopped = false;
 };
 
-/// Writes the pictures of source/train and source/val (where there is one) as shards and their
-/// index. The bytes are the same for any number of threads. Shards that an interrupted call has
-/// left whole are kept. Errors: Error(kUsage) names a bad picture or a folder that holds something
-/// else, Error(kOutput) what cannot be written.
+/// Writes the pictures of source/train and source/val (if it exists) as shards with an index. The
+/// result does not depend on the number of threads. Complete shards of an interrupted call are
+/// kept. Error(kUsage) names a bad picture, or a folder with other content; Error(kOutput) a failed
+/// write.
 PrepareReport prepare_images(const PrepareOptions& options, const PrepareWatch& watch);
 
 struct CheckReport {
   std::int64_t records = 0, shards = 0, faults = 0;
   bool stopped = false;
 };
-/// Compares all bytes of a folder of shards with their checksums; watch.bad hears of each fault.
-/// Error(kUsage) where the index is wrong.
+/// Compares all bytes of a folder of shards with their checksums; watch.bad is called for each
+/// mismatch. Error(kUsage) if the index is invalid.
 CheckReport check_shards(const std::string& folder, int threads, const PrepareWatch& watch);
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-// Pictures in shards, as starling-prepare writes them.
+// Data set of pictures in shards, as starling-prepare writes them.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -39,7 +39,7 @@ class ShardPictures final : public PictureSource {
     const auto [file, record] = set_.place(index);
     return file->name(record);
   }
-  /// The shards' names need not be read for it: their index says of what they were made.
+  /// From the index, so that the names in the shards need not be read.
   std::map<std::string, std::uint32_t> checksums(const std::string& /*split*/) const override {
     const std::array<std::uint32_t, 4> made{settings_.kind, settings_.size, settings_.quality,
                                             settings_.interpolation};
@@ -76,7 +76,7 @@ class Shards final : public PictureDataset {
   Shards(ConfigSection& section, std::uint64_t seed)
       : PictureDataset(section, seed, "shards", "build/data/imagenet-shards",
                        "folder that starling-prepare has made") {
-    section.finish();  // before files are opened
+    section.finish();  // reports wrong keys before files are opened
     if (!has_shard_index(path())) return;
     const ShardIndex index = read_shard_index(path());
     know_classes(section, index.classes);

@@ -24,21 +24,21 @@ namespace starling {
 
 constexpr std::uint32_t kShardVersion = 1;
 
-/// What pictures are in a shard.
+/// The format of the pictures in a shard.
 enum class ShardKind : std::uint32_t {
-  kFiles = 0,  ///< JPEG or PNG files
-  kRaw = 1     ///< rows of red, green and blue, without gaps
+  kFiles = 0,  ///< encoded JPEG or PNG
+  kRaw = 1     ///< rows of RGB pixels, without gaps
 };
 
-/// How shards were made and of which pictures: two files belong together where these are equal.
+/// How shards were made and from which pictures; files of one data set have equal settings.
 struct ShardSettings {
   std::uint32_t kind = 0;
-  std::uint32_t size = 0;           ///< shorter side of larger pictures; 0: as it was
-  std::uint32_t quality = 0;        ///< of JPEG; 0: of raw pixels
-  std::uint32_t interpolation = 0;  ///< by which larger pictures were resized
-  /// Of the source that a shard is made of, but for a split's last
+  std::uint32_t size = 0;     ///< larger pictures were resized to this shorter side; 0: not resized
+  std::uint32_t quality = 0;  ///< of JPEG; 0: not re-encoded, or raw pixels
+  std::uint32_t interpolation = 0;  ///< filter for resizing
+  /// Source pictures of a shard; the last of a split may have fewer
   std::uint32_t pictures = 0;
-  std::uint32_t source = 0;  ///< checksum of the source's names and sizes of files
+  std::uint32_t source = 0;  ///< checksum of the source files' names and sizes
   std::uint64_t max_pixels = 0;
   friend bool operator==(const ShardSettings&, const ShardSettings&) = default;
 };
@@ -50,11 +50,11 @@ struct ShardPrefix {
 };
 
 struct ShardEntry {
-  std::uint64_t at = 0;  ///< in the file
+  std::uint64_t at = 0;  ///< offset in the file
   std::uint32_t bytes = 0, checksum = 0;
-  std::uint32_t height = 0, width = 0;  ///< as it is seen
+  std::uint32_t height = 0, width = 0;  ///< as displayed, after any rotation
   std::uint32_t label = 0;
-  std::uint32_t name_end = 0;  ///< in the names; it begins where the one before ends
+  std::uint32_t name_end = 0;  ///< in the names; the start is the previous record's end
 };
 
 struct ShardFooter {
@@ -62,10 +62,10 @@ struct ShardFooter {
   std::uint32_t split = 0;                 ///< 0: train, 1: val
   std::uint32_t number = 0;                ///< within the split
   std::uint32_t records = 0, skipped = 0;  ///< pictures; those that could not be decoded
-  std::uint64_t table_at = 0;              ///< where the pictures' bytes end
+  std::uint64_t table_at = 0;              ///< end of the pictures' bytes
   std::uint64_t bytes = 0;                 ///< of the whole file
-  std::uint32_t table_checksum = 0;        ///< of all between the pictures and the footer
-  std::uint32_t checksum = 0;              ///< of the footer, this being 0
+  std::uint32_t table_checksum = 0;        ///< of the bytes between the pictures and the footer
+  std::uint32_t checksum = 0;              ///< of the footer, computed with this field 0
 };
 static_assert(sizeof(ShardPrefix) == 16 && sizeof(ShardEntry) == 32 && sizeof(ShardFooter) == 72);
 
@@ -73,34 +73,34 @@ constexpr std::array<const char*, 2> kShardSplits{"train", "val"};
 /// "train-00017.shard"
 std::string shard_name(std::uint32_t split, std::uint32_t number);
 
-/// One shard, mapped. Errors are Error(kUsage) that name the file, and the record with the
-/// picture's name where one is wrong.
+/// A mapped shard. Errors are Error(kUsage) with the file, and the record and picture's name if a
+/// record is bad.
 class ShardFile {
  public:
-  /// Reads the two ends alone. Refuses another kind of file, another version and one that is cut
-  /// off.
+  /// Reads the header and footer only. Rejects other kinds of files, other versions and truncated
+  /// files.
   explicit ShardFile(const std::string& path);
 
   const std::string& path() const { return map_.path(); }
   const ShardFooter& footer() const { return footer_; }
   std::int64_t records() const { return footer_.records; }
-  /// Checks the table, once; the others do so by themselves.
+  /// Verifies the table's checksum, once; the functions below call it.
   void check_table() const;
   const ShardEntry& entry(std::int64_t record) const;
-  /// The picture's name as it was below train/ or val/.
+  /// The picture's path below train/ or val/.
   std::string name(std::int64_t record) const;
   /// "DEST/train-00000.shard: record 3 (ant/c.png)"
   std::string title(std::int64_t record) const;
-  /// A picture's bytes, brought into memory, or known to be there.
+  /// A picture's bytes, loaded into memory first unless `there` says that they are.
   std::span<const std::uint8_t> bytes(std::int64_t record, bool there = false) const;
-  /// Has the system begin to read a record's bytes. True: they are in memory already.
+  /// Starts prefetching a record's bytes. Returns whether they are already in memory.
   bool will_read(std::int64_t record) const;
-  /// Compares the bytes with their checksum.
+  /// Verifies the bytes' checksum.
   void verify(std::int64_t record) const;
 
  private:
-  /// Brings into memory what is looked at of the table, lest a file that is shortened meanwhile
-  /// ends the process.
+  /// Loads the accessed part of the table with checked reads, since accessing a mapped file that
+  /// was truncated meanwhile would kill the process.
   void bring_table(const void* part, std::size_t bytes) const;
   MappedFile map_;
   ShardFooter footer_;
@@ -109,7 +109,7 @@ class ShardFile {
   const char* names_ = nullptr;
 };
 
-/// Writes a shard: under a temporary name until commit(). Errors are Error(kOutput).
+/// Writes a shard, under a temporary name until commit(). Errors are Error(kOutput).
 class ShardWriter {
  public:
   ShardWriter(const std::string& folder, const ShardSettings& settings, std::uint32_t split,
@@ -121,7 +121,7 @@ class ShardWriter {
     std::string_view name;
   };
   void add(const Picture& picture);
-  /// A picture that could not be decoded.
+  /// Counts a picture that could not be decoded.
   void skip() { ++footer_.skipped; }
   void commit();
 

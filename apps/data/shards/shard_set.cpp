@@ -16,7 +16,7 @@ namespace {
 struct IndexFileHeader {
   std::array<char, 8> magic{'S', 't', 'a', 'r', 'S', 'h', 'I', 'x'};
   std::uint32_t version = kShardVersion;
-  std::uint32_t checksum = 0;  ///< of the whole file, this being 0
+  std::uint32_t checksum = 0;  ///< of the whole file, computed with this field 0
   std::uint64_t bytes = 0;
   std::uint32_t classes = 0;
   std::array<std::uint32_t, 2> shards{};

@@ -12,8 +12,8 @@
 
 namespace starling {
 
-/// DEST/shards.index: which shards there are, and where classes begin. Small: what is known of
-/// single pictures stands in the shards.
+/// DEST/shards.index: the list of shards, and where classes begin. Details of single pictures are
+/// in the shards.
 struct ShardIndex {
   struct Shard {
     std::uint64_t bytes = 0;
@@ -22,9 +22,9 @@ struct ShardIndex {
   };
   ShardSettings settings;
   std::vector<std::string> classes;
-  /// Shards of train/ and val/; the second is empty where there is no val/
+  /// Shards of train/ and val/; the latter is empty if there is no val/
   std::array<std::vector<Shard>, 2> shards;
-  /// The first record of each class, and their number
+  /// The number of each class's first record, and the total
   std::array<std::vector<std::int64_t>, 2> first;
 
   std::int64_t records(std::size_t split) const {
@@ -40,34 +40,32 @@ bool has_shard_index(const std::string& folder);
 ShardIndex read_shard_index(const std::string& folder);
 /// The file's bytes.
 std::string shard_index_text(const ShardIndex& index);
-/// Error(kUsage) where a shard is not the one that an index means.
+/// Error(kUsage) if a shard is not the one described in the index.
 void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t split,
                    std::size_t number);
 
-/// The shards of one split, mapped; any thread may read. Errors are Error(kUsage) that name file
-/// and record.
+/// The mapped shards of one split. Thread-safe. Errors are Error(kUsage) with file and record.
 class ShardSet {
  public:
-  /// Opens all files, which reads their two ends.
+  /// Opens all files, reading only their headers and footers.
   ShardSet(const std::string& folder, const ShardIndex& index, std::size_t split);
 
   std::int64_t records() const { return starts_.back(); }
   struct Place {
     const ShardFile* file;
-    std::int64_t record;  ///< in the file
+    std::int64_t record;  ///< within the file
   };
   Place place(std::int64_t record) const;
-  /// A picture's bytes, compared with their checksum when this process reads them for the first
-  /// time.
+  /// A picture's bytes. Verifies the checksum when this process reads it for the first time.
   std::span<const std::uint8_t> bytes(std::int64_t record) const;
-  /// Has the system begin to read these records, in the order in which they lie, so that a disk has
-  /// all of them to choose from. What is wrong with one is said when it is read.
+  /// Starts prefetching these records in the order of the file, so that the disk can schedule all
+  /// of them. Errors are reported when a record is read.
   void will_read(std::span<const std::int64_t> records) const;
 
  private:
   std::vector<std::unique_ptr<ShardFile>> files_;
-  std::vector<std::int64_t> starts_;  ///< the first record of each file, and their number
-  /// A bit a record.
+  std::vector<std::int64_t> starts_;  ///< the number of each file's first record, and the total
+  /// One bit per record, set and cleared atomically.
   class Marks {
    public:
     explicit Marks(std::int64_t records) : words_(static_cast<std::size_t>(records / 64 + 1)) {}
@@ -75,7 +73,7 @@ class ShardSet {
       return (word(record).load(std::memory_order_relaxed) & bit(record)) != 0;
     }
     void set(std::int64_t record) { word(record).fetch_or(bit(record), std::memory_order_relaxed); }
-    /// Whether it was set, and is no more.
+    /// Clears a bit; returns whether it was set.
     bool take(std::int64_t record) {
       return has(record) &&
              (word(record).fetch_and(~bit(record), std::memory_order_relaxed) & bit(record)) != 0;
@@ -92,7 +90,7 @@ class ShardSet {
     std::vector<std::atomic<std::uint64_t>> words_;
   };
   mutable Marks verified_;
-  mutable Marks there_;  ///< in memory when will_read() looked; until it is read
+  mutable Marks there_;  ///< records found in memory by will_read(), until they are read
 };
 
 }  // namespace starling

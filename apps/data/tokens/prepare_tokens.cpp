@@ -28,7 +28,7 @@ struct Stopped {};
 
 std::int64_t megabytes(std::int64_t bytes) { return (bytes + 999'999) / 1'000'000; }
 
-/// The texts of files one after another. `watch` hears of what is wrong with them.
+/// Calls `use` for the texts of all files in order; `watch` gets warnings.
 template <class Use>
 void each_text(const std::vector<std::string>& files, const std::string& field, Workers& workers,
                const PrepareWatch& watch, TextCount& count, const Use& use) {
@@ -39,7 +39,7 @@ void each_text(const std::vector<std::string>& files, const std::string& field, 
   if (count.texts == count.empty) refuse_empty(files);
 }
 
-/// How many bytes files have.
+/// The files' total size.
 std::int64_t bytes_of_files(const std::vector<std::string>& files) {
   std::int64_t bytes = 0;
   for (const std::string& path : files) {
@@ -85,7 +85,7 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
   AtomicFile train(path("train.bin"));
   Workers workers(options.threads);
   std::vector<std::uint8_t> numbers;
-  std::int64_t written = 0, done = 0;  // tokens; of the texts' bytes, about
+  std::int64_t written = 0, done = 0;  // tokens written; bytes of text processed, approximately
   try {
     each_text(files, options.field, workers, watch, report.count, [&](Texts texts) {
       encode_texts(*tokenizer, texts, separator, workers,
@@ -110,7 +110,7 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
     fail(ExitCode::kUsage, "prepare", {.file = shown(files[0], 200)},
          "the texts have {}, of which --val-fraction {} leaves {} and {}; needed: 2 or more",
          counted(written, "token"), options.val_fraction, meta.train_tokens, meta.val_tokens);
-  fs::remove(path("meta.json"), error);  // what follows is not what it tells of
+  fs::remove(path("meta.json"), error);  // it describes the files that are replaced now
   std::vector<std::string> names{"train.bin"};
   if (meta.val_tokens > 0) {
     AtomicFile val(path("val.bin"));
@@ -200,7 +200,7 @@ TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWa
   BpeTrainer trainer(options.pattern);
   check_special_tokens(options.special);
   const std::vector<std::string> files = text_files(options.texts, {options.out});
-  // As this program writes it, and as Hugging Face's do
+  // As this program writes it, and as Hugging Face's
   const auto out = open_output(
       "--out", options.out,
       {{"{\n \"version\": \"1.0\"", "{\n  \"version\": \"1.0\"", "{\"version\":\"1.0\""},

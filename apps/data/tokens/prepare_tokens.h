@@ -11,7 +11,7 @@ namespace starling {
 
 /// Settings of `starling-prepare tokens`.
 struct TokensOptions {
-  std::vector<std::string> texts;  ///< files, and folders of files
+  std::vector<std::string> texts;  ///< files, or folders of files
   std::string destination;
   std::string tokenizer = "bytes", pattern = {};  ///< see Tokenizer::read
   std::string field = {}, separator = {};         ///< see each_texts(), encode_texts()
@@ -23,19 +23,19 @@ struct TokensReport {
   TextCount count = {};
   bool stopped = false;
 };
-/// Writes the tokens of the texts, one after another: destination/train.bin and val.bin (the last
-/// of them), meta.json, and tokenizer.json where tokens are no bytes. The bytes are the same for
-/// any number of threads. What was there stays until all is made. `watch` counts MB, and hears of
-/// texts that are no UTF-8.
+/// Writes the texts' tokens to destination/train.bin and, the last of them, val.bin, with
+/// meta.json, and tokenizer.json unless tokens are bytes. The result does not depend on the number
+/// of threads. Existing files are replaced only when all is written. `watch` gets progress in MB,
+/// and warnings about invalid UTF-8.
 TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& watch);
 
 struct TokensCheck {
   std::int64_t tokens = 0, faults = 0;
   bool stopped = false;
 };
-/// Whether a folder holds token files that starling-prepare has written.
+/// Whether a folder has token files written by starling-prepare.
 bool has_tokens(const std::string& folder);
-/// Compares them with meta.json; watch.bad hears of each fault.
+/// Compares the files with meta.json; watch.bad is called for each mismatch.
 TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch);
 
 /// Settings of `starling-prepare tokenizer`.
@@ -50,7 +50,7 @@ struct TokenizerReport {
   std::int64_t vocab = 0;
   bool stopped = false;
 };
-/// Trains a tokenizer of the texts and writes it. `watch` counts tokens.
+/// Trains a tokenizer on the texts and writes it. `watch` gets progress in tokens.
 TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWatch& watch);
 
 }  // namespace starling

@@ -25,14 +25,15 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-/// Whether a folder is a run's: it has a config.json, and what only training writes.
+/// Whether a folder is a training run's output: it has config.json and files that only training
+/// writes.
 bool is_run(const fs::path& folder) {
   return is_there(folder / "config.json") &&
          (is_there(folder / "metrics.jsonl") || is_there(folder / ".lock") ||
           is_there(folder / "checkpoints"));
 }
 
-/// Whether a file is of those that starling-prepare tokens has written.
+/// Whether a file was written by `starling-prepare tokens`.
 bool is_of_tokens(const fs::path& file) {
   const std::string name = file.filename().string();
   return (name == "train.bin" || name == "val.bin" || name == "meta.json" ||
@@ -48,7 +49,7 @@ bool is_one_of(const fs::path& file, const std::vector<std::string>& others) {
   });
 }
 
-/// The text of one line of JSON.
+/// The text in a line of JSON.
 std::string text_of_line(std::string_view line, const std::string& field, const std::string& path,
                          std::int64_t number) {
   const auto refuse = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
@@ -56,7 +57,7 @@ std::string text_of_line(std::string_view line, const std::string& field, const 
          {.file = shown(path, 200), .key = fmt::format("line {}", number)}, format,
          std::forward<Args>(args)...);
   };
-  // What other fields have is of no interest, however long it is
+  // Skips the contents of other fields, however long they are
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(line, [&](int depth, auto event, const nlohmann::json& parsed) {
@@ -74,8 +75,8 @@ std::string text_of_line(std::string_view line, const std::string& field, const 
   return it->get<std::string>();
 }
 
-/// Reads all of a text. Error(kUsage) for UTF-16 and UTF-32; a line that tells of a byte 0, which a
-/// binary file has, or of bytes that are no UTF-8, for which U+FFFD stands; empty: there are none.
+/// Checks the encoding of a text. Error(kUsage) for UTF-16 and UTF-32. Returns a warning if it has
+/// a null byte, as binary files have, or invalid UTF-8, which is read as U+FFFD; otherwise empty.
 std::string note_on_encoding(const std::string& path, std::string_view text) {
   for (const std::string_view mark : {"\xFF\xFE", "\xFE\xFF"}) {
     if (!text.starts_with(mark)) continue;
@@ -163,7 +164,7 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
     return give({text});
   }
   constexpr std::uint64_t kBlock = 8 << 20;
-  std::string lines;  // whole ones, and the beginning of one
+  std::string lines;  // complete lines, and the beginning of the next
   for (std::int64_t number = 1;;) {
     const std::vector<std::uint8_t> block = file.read(kBlock);
     lines.append(block.begin(), block.end());

@@ -1,5 +1,5 @@
-// Windows of tokens, each with the same one token further for its targets: of texts, and of files
-// of tokens as nanoGPT, llm.c and starling-prepare write them.
+// Data sets of token windows, whose targets are the same window one token further: from text files,
+// and from token files as nanoGPT, llm.c and starling-prepare write them.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -34,7 +34,7 @@
 namespace starling {
 namespace {
 
-/// Windows are vectors of token numbers already; a model file keeps what the numbers mean.
+/// Windows are already vectors of token ids; a model file records the tokenizer.
 struct TextCollate final : Collate {
   std::shared_ptr<const Tokenizer> tokenizer;
   void describe(const DatasetInfo&, ModelDescription& description) const override {
@@ -42,8 +42,8 @@ struct TextCollate final : Collate {
   }
 };
 
-/// A crc32 of a file that is soon made: of all of a small one, of pieces of a large one (fewer
-/// where there are many `files`), and of its size.
+/// A crc32 that is fast to compute: of all bytes of a small file, of samples of a large one (fewer
+/// if there are many `files`), and of its size.
 std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before, std::size_t files = 1) {
   constexpr std::size_t kWhole = std::size_t{64} << 20, kPieces = 1024, kPiece = kWhole / kPieces;
   const auto bytes = file.bytes();
@@ -60,8 +60,8 @@ std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before, std::
   return sum;
 }
 
-/// What both data sets have: N tokens give ⌊(N - 1) / T⌋ samples, i of them tokens i T to
-/// (i + 1) T.
+/// Base of both data sets: N tokens give ⌊(N - 1) / T⌋ samples; sample i has tokens i T to (i + 1)
+/// T.
 class Windows : public Dataset {
  public:
   Windows() {
@@ -113,8 +113,8 @@ class Windows : public Dataset {
   struct Part {
     std::string name;
     TokenSpan tokens;
-    const MappedFile* file = nullptr;  ///< that contains them; null: own memory
-    std::int64_t first = 0;            ///< how many tokens the parts before it have
+    const MappedFile* file = nullptr;  ///< that contains them; null: other memory
+    std::int64_t first = 0;            ///< the number of tokens in the parts before
 
     /// The offset of a token in its file.
     std::size_t byte(std::int64_t at) const {
@@ -125,7 +125,7 @@ class Windows : public Dataset {
     }
   };
 
-  /// A key that is a text or a list of texts. `sample`: what a description shows of it.
+  /// A key that is a text or a list of texts. `sample`: the value in sample configs.
   static std::vector<std::string> read_paths(ConfigSection& section, const char* key,
                                              const char* doc, const char* sample = "") {
     const nlohmann::json value = section.raw(key, "text or list of texts", doc, sample);
@@ -140,7 +140,7 @@ class Windows : public Dataset {
     return paths;
   }
   using Paths = std::vector<std::string>;
-  /// What `work` makes of a key's files; its errors name the key.
+  /// Calls `work`; names the key in its errors.
   template <class Work>
   static auto of_key(const char* key, const Work& work) {
     try {
@@ -151,8 +151,8 @@ class Windows : public Dataset {
       throw Error(error.code(), std::move(parts));
     }
   }
-  /// The keys that both have. `files_of`: the files that paths stand for; refuses what is not
-  /// there.
+  /// Reads the keys that both data sets have. `files_of` expands paths, with errors for missing
+  /// files.
   void read_keys(ConfigSection& section, const char* path_doc, const char* sample_path,
                  const char* val_path_doc, Paths (*files_of)(const Paths&)) {
     paths_ = read_paths(section, "path", path_doc, sample_path);
@@ -161,7 +161,7 @@ class Windows : public Dataset {
     try {
       length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
                                          "tokens of a sample, at most the model's context");
-    } catch (const Error&) {  // a wrong name is the first thing to be said
+    } catch (const Error&) {  // report a wrong file name before other errors
       (void)of_key("data.path", [&] { return files_of(paths_); });
       (void)of_key("data.val_path", [&] { return files_of(val_paths_); });
       throw;
@@ -181,13 +181,13 @@ class Windows : public Dataset {
     const std::int64_t first = tokens_in_parts();
     parts_.push_back({std::move(name), tokens, file, first});
   }
-  /// For a plan without files.
+  /// Assumes a number of tokens, for a dry run without files.
   void assume_tokens(std::int64_t count) { info_.train_samples = (count - 1) / length_; }
   std::int64_t tokens_in_parts() const {
     return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
   }
-  /// The files that `paths_` stand for, without those of `tests`: what is a test is not trained on.
-  /// Refused where a file is named for both, or where nothing is left of a folder.
+  /// The files of `paths_` without those of `tests`, which must not be trained on. Error(kUsage) if
+  /// a file is named in both, or nothing is left of a folder.
   template <class FilesOf>
   Paths without(const Paths& tests, const FilesOf& files_of) {
     const auto id = [](const std::string& file) {
@@ -211,8 +211,8 @@ class Windows : public Dataset {
     }
     return training;
   }
-  /// Once all parts are there: the first tokens are for training, the others for tests. `more`:
-  /// what else the contents have.
+  /// Called when all parts are known: the first tokens are for training, the rest for tests.
+  /// `more`: further lines of info().contents.
   void finish_parts(std::int64_t train_tokens, const std::string& more) {
     const std::int64_t test_tokens = tokens_in_parts() - train_tokens;
     const auto samples = [&](std::int64_t tokens, std::int64_t limit, const char* what,
@@ -252,9 +252,9 @@ class Windows : public Dataset {
         *info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
     }
   }
-  /// Tests have separate files, and training files are not needed.
+  /// Training files need not be read: only tests are wanted, and they have their own files.
   bool train_is_left_out() const { return only_tests_ && !val_paths_.empty(); }
-  /// The number of tokens: a model may have more than the tokenizer.
+  /// The number of known tokens; a model may have more than the tokenizer.
   std::int64_t known() const { return tokenizer_ ? tokenizer_->vocab() : vocab(); }
   const char* whose() const { return tokenizer_ ? "the tokenizer" : "data.vocab"; }
   void add_checksum(const std::string& what, std::uint32_t checksum) {
@@ -311,12 +311,12 @@ class Windows : public Dataset {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<Part> parts_;
   std::int64_t train_tokens_ = 0;
-  std::int64_t left_out_ = 0;  ///< files in training folders that are skipped, as they are tests
+  std::int64_t left_out_ = 0;  ///< test files found in training folders, which are skipped
   bool only_tests_ = false;
   bool has_gaps_ = false;  ///< some token numbers are unused
 };
 
-/// Files of tokens.
+/// Token files.
 class Tokens final : public Windows {
  public:
   explicit Tokens(ConfigSection& section) {
@@ -353,7 +353,7 @@ class Tokens final : public Windows {
            meta->vocab, tokenizer, own);
     }
     if (vocab == 0) vocab = own;
-    if (vocab == 0)  // what is not there is refused first
+    if (vocab == 0)  // report missing files first
       (void)of_key("data.path", [&] { return token_files(paths_); });
     if (vocab == 0)
       section.error("vocab",
@@ -409,7 +409,7 @@ class Tokens final : public Windows {
     const std::string parent = std::filesystem::path(path).parent_path().string();
     return parent.empty() ? "." : parent;
   }
-  /// Of a file's folder: it is about train.bin and val.bin alone.
+  /// The meta.json of a file's folder, which describes train.bin and val.bin only.
   static std::optional<TokenMeta> meta_of(const std::string& folder) {
     const bool theirs = file_exists(folder + "/train.bin") || file_exists(folder + "/val.bin");
     return theirs ? TokenMeta::find(folder) : std::nullopt;
@@ -417,8 +417,8 @@ class Tokens final : public Windows {
   static std::string tokenizer_of(const TokenMeta& meta, const std::string& folder) {
     return meta.tokenizer == "bytes" ? "bytes" : folder + "/" + meta.tokenizer;
   }
-  /// The files' tokens, after looking at the first of each: of all `count` files together at so
-  /// many as of one alone.
+  /// Adds the files' tokens, after checking the first ones of each; the more files (`count` in
+  /// total), the fewer tokens of each are checked.
   void add(const std::vector<std::string>& paths, std::size_t count) {
     std::uint32_t sum = 0;
     for (const std::string& path : paths) {
@@ -439,7 +439,7 @@ class Tokens final : public Windows {
       if (meta && name == "train.bin" && meta->val_tokens > 0 && !file_exists(folder + "/val.bin"))
         fail(ExitCode::kUsage, "data", {.file = folder + "/val.bin"},
              "is missing; call starling-prepare tokens again");
-      // The others are checked when they are read
+      // The rest is checked when it is read
       constexpr std::size_t kCheckedFirst = std::size_t{1} << 25;
       file.check(known(),
                  static_cast<std::int64_t>(kCheckedFirst / std::max<std::size_t>(count / 2, 1)),
@@ -452,7 +452,7 @@ class Tokens final : public Windows {
     else if (!paths.empty())
       add_checksum("tokens of " + paths.front() + " and others", sum);
   }
-  /// Files that were made by another tokenizer would be other texts.
+  /// Error(kUsage) if the files were made by another tokenizer.
   void check_meaning(const TokenMeta& meta, const std::string& folder) const {
     if (!tokenizer()) return;
     const auto other = Tokenizer::read(tokenizer_of(meta, folder));
@@ -465,7 +465,7 @@ class Tokens final : public Windows {
   std::vector<std::unique_ptr<TokenFile>> files_;
 };
 
-/// Text files, one after another with nothing between, or a separator.
+/// Text files, concatenated, optionally with a separator.
 class Text final : public Windows {
  public:
   explicit Text(ConfigSection& section) {
@@ -516,7 +516,7 @@ class Text final : public Windows {
 
  private:
   void add(const Paths& files, const char* what, Workers& workers, TextCount& count) {
-    // What changes tokens, as do the files: as another file would
+    // Settings that change the tokens are part of the checksum, like the files
     std::uint32_t sum = 0;
     if (!field_.empty())
       sum = checksum_of({reinterpret_cast<const std::uint8_t*>(field_.data()), field_.size()});
@@ -527,7 +527,7 @@ class Text final : public Windows {
       auto file = std::make_unique<MappedFile>(
           path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
       sum = quick_checksum(*file, sum);
-      if (bytes && !PackedFile(path).packed()) {  // read where they are
+      if (bytes && !PackedFile(path).packed()) {  // uncompressed bytes are used in the mapped file
         const auto size = std::ssize(file->bytes());
         ++count.texts;
         count.empty += size == 0;
@@ -544,7 +544,7 @@ class Text final : public Windows {
       };
       each_texts(
           path, field_, workers, count,
-          [](const std::string& note) { log::info("warning: {}", note); },  // told by one rank
+          [](const std::string& note) { log::info("warning: {}", note); },  // logged by one rank
           [&](Texts texts) { encode_texts(*tokenizer(), texts, separator_, workers, keep); });
       add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
     }
@@ -558,7 +558,7 @@ class Text final : public Windows {
   std::vector<std::string> others_;
   double val_fraction_ = 0.0;
   std::vector<std::unique_ptr<MappedFile>> files_;
-  std::deque<std::vector<std::uint8_t>> tokens_;  ///< of each file, where these are made
+  std::deque<std::vector<std::uint8_t>> tokens_;  ///< of each file that is not mapped
 };
 
 }  // namespace

@@ -32,8 +32,7 @@ std::int64_t read_tokens(const std::uint8_t* from, std::int64_t count, std::int6
   return wrong;
 }
 
-/// The headers of llm.c's files: 256 numbers of 32 bits, of which the third is how many tokens
-/// follow.
+/// The header of llm.c's files: 256 32-bit integers, of which the third is the number of tokens.
 struct LlmcHeader {
   std::uint32_t magic, version;
   int width;
@@ -47,7 +46,7 @@ std::uint32_t word(std::span<const std::uint8_t> bytes, std::size_t at) {
   return value;
 }
 
-/// Whether the numbers are such of T, all of them whole and below `vocab`.
+/// Whether the bytes are integers of type T in [0, vocab).
 template <class T>
 bool are_numbers(std::span<const std::uint8_t> bytes, std::int64_t vocab) {
   constexpr std::size_t kLeast = 8;
@@ -64,8 +63,7 @@ bool are_numbers(std::span<const std::uint8_t> bytes, std::int64_t vocab) {
   return any && count >= kLeast;
 }
 
-/// What tokens of `width` bytes are by their looks, if not that: nothing that is would look so.
-/// Empty: they are.
+/// Detects data of another type, by patterns that tokens of `width` bytes cannot have; empty: none.
 std::string other_type(std::span<const std::uint8_t> bytes, std::int64_t vocab, int width) {
   if (are_numbers<double>(bytes, vocab)) return "64-bit floating-point numbers";
   if (are_numbers<std::uint64_t>(bytes, vocab)) return "64-bit integers";
@@ -77,7 +75,7 @@ std::string other_type(std::span<const std::uint8_t> bytes, std::int64_t vocab, 
   return letters ? "a text" : "";
 }
 
-/// Beginnings of files that are no plain numbers.
+/// File signatures of formats other than plain numbers.
 struct Beginning {
   std::string_view bytes, what;
 };

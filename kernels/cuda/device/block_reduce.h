@@ -14,7 +14,7 @@ struct Plus {
     return a + b;
   }
 };
-/// A NaN wins.
+/// The larger value; NaN if either is NaN.
 struct Larger {
   template <class T>
   STARLING_HD T operator()(T a, T b) const {
@@ -22,7 +22,7 @@ struct Larger {
   }
 };
 
-/// `value` of kLanes neighbouring lanes, of a warp's 32, combined; the same bits on each of them.
+/// Combines `value` over kLanes adjacent lanes of a warp; all of them get the same bits.
 template <int kLanes = kWarp, class T, class F>
 __device__ inline T warp_reduce(T value, F combine) {
 #pragma unroll
@@ -36,12 +36,12 @@ __device__ inline T warp_sum(T value) {
 }
 
 /// Combines the values of a block of kThreads (a multiple of 32) threads; every thread gets the
-/// result. `shared` has kThreads / 32 elements and may be the one of an earlier call.
+/// result. `shared` has kThreads / 32 elements and may be reused from an earlier call.
 template <int kThreads, class T, class F>
 __device__ inline T block_reduce(T value, T* shared, F combine) {
   static_assert(kThreads % kWarp == 0 && kThreads <= 1024);
   value = warp_reduce(value, combine);
-  __syncthreads();  // an earlier call's readers are done
+  __syncthreads();  // all have read the result of an earlier call
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
   __syncthreads();
   T result = shared[0];
@@ -49,7 +49,7 @@ __device__ inline T block_reduce(T value, T* shared, F combine) {
   for (int warp = 1; warp < kThreads / kWarp; ++warp) result = combine(result, shared[warp]);
   return result;
 }
-/// The same over the kTeam threads that share a row: a warp, or the whole block.
+/// The same over the kTeam threads of a row: a warp, or the whole block.
 template <int kTeam, class T, class F>
 __device__ __forceinline__ T team_reduce(T value, F combine) {
   if constexpr (kTeam == kWarp) {

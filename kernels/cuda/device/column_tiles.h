@@ -10,21 +10,20 @@
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// How kernels that work per channel cover a matrix [rows, channels]: a block takes a tile of
-// columns and one part of the rows; a thread takes one group of neighbouring channels and every
-// n-th row, so that what belongs to a channel stays in its registers and a warp reads whole lines
-// of 128 bytes. Sums over rows go from threads to the block (sum_over_rows), and over the parts in
-// the tile's block that arrives last (sum_over_parts), both in a fixed order.
+// How kernels that compute per channel cover a matrix [rows, channels]. A block takes a tile of
+// columns and one part of the rows; a thread takes a group of adjacent channels and every n-th row,
+// so that per-channel values stay in its registers and a warp reads whole lines of 128 bytes. Sums
+// over rows are combined within the block (sum_over_rows), then over the parts by the tile's last
+// block to arrive (sum_over_parts), both in a fixed order.
 namespace starling::cuda {
 
-/// One or two blocks of this size fill a multiprocessor: few parts, so that little has to be
-/// combined.
+/// One or two blocks of this size fill a multiprocessor; so there are few parts to combine.
 constexpr int kColumnThreads = 512;
 
 struct ColumnTiles {
   Index rows = 0, channels = 0;
   Index part_rows = 0;  ///< rows of a part; the last may have fewer
-  /// Threads side by side, a power of two up to 32; the others take other rows
+  /// Threads of a row, a power of two up to 32; the block's other threads take other rows
   int width = 1;
   unsigned tiles = 1, parts = 1;
 
@@ -35,9 +34,9 @@ struct ColumnTiles {
   }
 };
 
-/// Tiles for groups of `group` channels, with as many blocks as the device holds at once (`blocks`,
-/// at most 2 · arrivals, the counters that there are for tiles) and at least two rows per thread
-/// where there are as many.
+/// Tiles for groups of `group` channels: as many blocks as the device runs at once (`blocks`, at
+/// most 2 · arrivals, the number of counters for tiles), with at least two rows per thread if
+/// possible.
 inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blocks,
                                 Index arrivals) {
   constexpr Index kRowsPerThread = 2, kMostCombined = 20000;
@@ -53,7 +52,7 @@ inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blo
     t.parts = static_cast<unsigned>(std::max<Index>(1, (rows + t.part_rows - 1) / t.part_rows));
   };
   cut();
-  // Narrower tiles share out what the last blocks combine, down to 128 bytes of a row.
+  // Narrower tiles distribute the combining to more blocks, down to 128 bytes of a row.
   while (group > 1 && t.width > 8 && Index{2} * t.parts * t.width * group > kMostCombined) {
     t.width /= 2;
     cut();
@@ -61,7 +60,7 @@ inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blo
   return t;
 }
 
-/// kSize neighbouring numbers, loaded and stored at once.
+/// kSize adjacent numbers, loaded and stored together.
 template <class T, int kSize>
 struct alignas(kSize * sizeof(T)) Group {
   T v[kSize];
@@ -79,8 +78,7 @@ __device__ __forceinline__ void store_group(T* to, const Group<T, kSize>& group)
   }
 }
 
-/// A group being loaded, as whole words: nvcc would keep each 16-bit element in a separate
-/// register.
+/// A group being loaded, as whole words: for 16-bit elements nvcc would use a register each.
 template <class T, int kSize>
 struct Coming {
 #if defined(__CUDA_ARCH__)
@@ -98,18 +96,18 @@ __device__ __forceinline__ Coming<T, kSize> issue_load(const T* from) {
   return {*reinterpret_cast<const typename Coming<T, kSize>::Words*>(from)};
 }
 
-/// Where a thread works: at the channels from `channel` on of `count` rows. Its row 0 is the first
-/// one of its part; or, where kBack, the last one, and the parts too go from the last to the first:
-/// whatever has gone over the rows before has left these in the cache.
+/// The position of a thread: the channels from `channel` on, in `count` rows. Row 0 is the first
+/// row of its part. With kBack, rows and parts are traversed backwards, since the last rows of the
+/// preceding pass are still in the cache.
 template <bool kBack>
 struct ColumnPlace {
   Index channel = 0, count = 0;
-  Index first = 0;   ///< row 0 in the matrix; the next ones are `step` apart
-  Index start = 0;   ///< the element of its channel, and
-  Index stride = 0;  ///< elements from each row to the next one
+  Index first = 0;   ///< the matrix row of row 0; further rows are `step` apart
+  Index start = 0;   ///< element index of its channel in row 0
+  Index stride = 0;  ///< distance in elements between its rows
   Index part = 0;
   int step = 1;
-  /// False for threads beyond the last channel, which only participate in barriers
+  /// False for threads beyond the last channel, which only take part in barriers
   bool inside = false;
 
   STARLING_HD Index at(Index row) const {
@@ -132,17 +130,17 @@ __device__ __forceinline__ ColumnPlace<kBack> column_place(const ColumnTiles& t)
                 place.channel;
   return place;
 }
-/// True for one thread of all for each group of channels.
+/// True for one thread per group of channels in the whole grid.
 template <bool kBack>
 __device__ __forceinline__ bool is_for_channels(const ColumnPlace<kBack>& place,
                                                 const ColumnTiles& t) {
   return place.part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width;
 }
 
-/// Goes over `count` rows, kRows at a time. load.template operator()<kAll>(first, n) asks for rows
-/// first … first + n - 1, and work.template operator()<kAll>(what load gave, first, n) takes them;
-/// n is kRows where kAll. The next rows are asked for before these are worked on: memory always has
-/// something to do. A thread must not write what it reads in another row.
+/// Software pipeline over `count` rows, kRows at a time: load.template operator()<kAll>(first, n)
+/// issues loads of rows first … first + n - 1; work.template operator()<kAll>(result of load,
+/// first, n) processes them; n is kRows if kAll. The next rows are loaded before the current ones
+/// are processed. A thread must not write what it reads in another row.
 template <int kRows, class Load, class Work>
 __device__ __forceinline__ void in_flight(Index count, const Load& load, const Work& work) {
   const int rest = static_cast<int>(count % kRows);
@@ -169,7 +167,7 @@ __device__ __forceinline__ void in_flight(Index count, const Load& load, const W
   }
 }
 
-/// Does in_flight() for single rows: take(load(row), row) for each.
+/// in_flight() for single rows: take(load(row), row) for each.
 template <int kRows, class Load, class Take>
 __device__ __forceinline__ void for_rows(Index count, const Load& load, const Take& take) {
   struct Rows {
@@ -193,7 +191,7 @@ __device__ __forceinline__ void for_rows(Index count, const Load& load, const Ta
       });
 }
 
-/// Sums each value over the threads that work on the same channels, `width` threads apart; the
+/// Sums each value over the threads of the same channels, which are `width` threads apart; the
 /// first `width` threads get the result. `shared` has kValues * kThreads elements.
 template <int kThreads, int kValues, class C>
 __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) {
@@ -212,23 +210,23 @@ __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) 
   }
 }
 
-/// Shared memory of a kernel that has sum_over_rows() of 2·kSize values of type C and then
-/// sum_over_parts<kSize>(): one after the other, so in one place.
+/// Shared memory of a kernel that calls sum_over_rows() for 2·kSize values of type C and then
+/// sum_over_parts<kSize>(), which use the same memory.
 template <class C, int kSize>
 struct ColumnSums {
-  /// Partial sums that a thread loads at once
+  /// Partial sums that a thread loads together
   static constexpr int kGroup = kSize == 1 ? 1 : 16 / static_cast<int>(sizeof(C));
   static constexpr int kBytes =
       kColumnThreads * std::max(2 * kSize * static_cast<int>(sizeof(C)), 2 * kGroup * 8);
   static_assert(kSize % kGroup == 0 && kBytes <= 48 << 10);
 };
 
-/// Makes sums over all parts of the two sums of each channel of a group. `sums` are kSize first
-/// ones and then kSize second ones, of the threads that have them after sum_over_rows(). The tile's
-/// last block calls add(part, origin, a part's first number, its second, sum, other sum) for each
-/// part and channel. Then it calls take(channel, part 0's first number, sum, other sum) for each
-/// channel. `shared` may be what sum_over_rows() had; arrivals: last_block.h. partial is
-/// [parts][2][channels]; no __restrict__, as other blocks have written it.
+/// Sums over all parts, two sums for each channel of a group. `sums`: kSize first sums, then kSize
+/// second sums, valid in the threads that have the results of sum_over_rows(). The tile's last
+/// block calls add(part, origin, the part's first number, its second, sum, other sum) for each part
+/// and channel, then take(channel, part 0's first number, sum, other sum) for each channel.
+/// `shared` may be that of sum_over_rows(); arrivals: see last_block.h. `partial` is
+/// [parts][2][channels], not __restrict__, since other blocks write it.
 template <int kSize, class C, class Add, class Take>
 __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* partial,
                                                unsigned* arrivals, const ColumnTiles& t,
@@ -271,8 +269,7 @@ __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* pa
   take(own, partial[own], totals[at], totals[kGroup * kColumnThreads + at]);
 }
 
-/// Does sum_over_rows() and sum_over_parts() for sums that only have to be added, for
-/// to.take(channel, sum, other sum).
+/// sum_over_rows() and sum_over_parts() for plain sums; calls to.take(channel, sum, other sum).
 template <int kSize, class C, class To>
 __device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, unsigned* arrivals,
                                             const ColumnTiles& t, const ColumnPlace<false>& place,
@@ -287,7 +284,7 @@ __device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, un
       [&](Index c, C, double sum, double other) { to.take(c, sum, other); });
 }
 
-/// Rows (the product of all but the last dimension) and channels of x.
+/// The rows (product of all dimensions except the last) and channels of x.
 struct RowsAndChannels {
   Index rows = 0, channels = 0;
   Index elements() const { return rows * channels; }
@@ -296,8 +293,8 @@ inline RowsAndChannels rows_and_channels(const Tensor& x) {
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
-/// Tiles for all kernels of an operation: where they are cut the same way the second one finds in
-/// the cache what the first one has read last.
+/// The same tiles for all kernels of an operation, so that each finds in the cache what the
+/// previous one read last.
 template <class... Kernels>
 ColumnTiles column_tiles(const CudaBackend& backend, RowsAndChannels x, int group,
                          Kernels... kernels) {
@@ -310,7 +307,7 @@ inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t,
                            std::source_location where = std::source_location::current()) {
   return {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle(), .where = where};
 }
-/// Bytes that sum_over_parts() needs for type C, followed by `more`.
+/// Memory that sum_over_parts() needs for type C, plus `more` elements.
 template <class C>
 Tensor partial_sums(CudaBackend& backend, const ColumnTiles& t, Index more = 0) {
   return backend.scratch(Index{2} * t.parts * t.channels + more, DTypeOf<C>::value);

@@ -9,18 +9,18 @@
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/math/codec.h"
 
-// What messages hold (core/operations/codecs.h, Code), a few numbers at a time: for decoding by
-// itself and within the fused update. A message is its n codes one after another, then each block's
-// few floats.
+// Decodes messages (core/operations/codecs.h, Code), a few numbers at a time, for the decode
+// operation and for the fused update. A message has n codes, followed by the parameters of each
+// block as floats.
 namespace starling::cuda::detail {
 
-/// An unsigned integer of this size: compilers would move a struct of bytes one by one.
+/// An unsigned integer of this size; compilers copy a struct of bytes byte by byte.
 template <int kBytes>
 using Word = std::conditional_t<kBytes == 2, std::uint16_t,
                                 std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>;
 
-/// 2 or 4 codes of 8 or 16 bits, as one word, the first of them lowest; both addresses are
-/// multiples of its size.
+/// Loads 2 or 4 codes of 8 or 16 bits as one word, the first in the lowest bits; addresses are
+/// multiples of the word's size.
 template <int kCount, class Bits>
 __device__ __forceinline__ void load_codes(const Bits* from, Bits (&to)[kCount]) {
   const auto word = *reinterpret_cast<const Word<kCount * sizeof(Bits)>*>(from);
@@ -37,8 +37,8 @@ __device__ __forceinline__ void store_codes(const Bits (&from)[kCount], Bits* to
   *reinterpret_cast<W*>(to) = word;
 }
 
-/// sum += weight · elements from i on. They are in the same block, number `block`; i is a multiple
-/// of kCount.
+/// sum += weight · elements from i on, all in the same block, number `block`; i is a multiple of
+/// kCount.
 template <class Code8>
 struct ByteMessage {
   template <class T, int kCount>

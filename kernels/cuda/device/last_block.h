@@ -2,23 +2,23 @@
 
 #include "kernels/cuda/device/device.h"
 
-// One kernel in place of two: each block leaves its partial results in global memory, and the block
-// that arrives last combines them, in a fixed order that does not depend on which one it is.
-// CudaBackend::arrivals() has the counters.
+// A reduction in one kernel instead of two: each block stores partial results in global memory, and
+// the last block to finish combines them, in a fixed order. CudaBackend::arrivals() provides the
+// counters.
 namespace starling::cuda {
 
-/// Every thread of a block calls it once the block's partial results are stored. True, for every
-/// thread, in the block that arrives last of `blocks`: it sees what all of them stored, with loads
-/// that are neither __ldg nor of const __restrict__ memory. The counter is 0 before and, as the
-/// increment wraps around, 0 again after the launch.
+/// Called by every thread of a block after the block's partial results are stored. Returns true in
+/// all threads of the last of `blocks` blocks, which then sees what all blocks stored, but not
+/// through __ldg or const __restrict__ pointers. The counter must be 0, and is 0 again afterwards,
+/// as the increment wraps around.
 __device__ inline bool last_block(unsigned* counter, unsigned blocks) {
   __shared__ int last;
-  __syncthreads();  // all of the block is stored
+  __syncthreads();  // all threads of the block have stored
   if (blocks == 1) return true;
   if (threadIdx.x == 0 && threadIdx.y == 0) {
     __threadfence();  // makes stores visible before the arrival
     last = atomicInc(counter, blocks - 1) == blocks - 1 ? 1 : 0;
-    __threadfence();  // before the loads after the barrier
+    __threadfence();  // orders loads after the barrier behind the arrival
   }
   __syncthreads();
   return last != 0;

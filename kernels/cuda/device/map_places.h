@@ -9,29 +9,29 @@
 #include "kernels/cuda/device/row_grid.h"
 #include "kernels/math/map_functions.h"
 
-// An expression's numbers on the device, some neighbouring ones to a thread: each step is looked up
-// once for these.
+// Evaluates expressions on the device. A thread evaluates several adjacent elements, so that each
+// step is decoded once for all of them.
 namespace starling::cuda {
 
-/// Any expression of tensors of T, or of what T is computed in, and its places; A is the type of
-/// its own arithmetic. Strides are in elements. Slots are those that the program uses: tensors,
-/// then numbers, then results.
+/// An expression over tensors of T, or of T's type of arithmetic, with their layout. A: the type in
+/// which the expression is evaluated. Strides are in elements. Slots hold the tensors' elements,
+/// then constants, then results of steps.
 template <class T, class A>
 struct MapPlan {
   using Arithmetic = A;
   MapStep steps[kMapMostSteps];
   int count, tensors, slots;
   const void* in[kMapTensors];
-  bool wide[kMapTensors];     ///< not of T
-  bool repeats[kMapTensors];  ///< along the last dimension
+  bool wide[kMapTensors];     ///< stored in A's type, not T
+  bool repeats[kMapTensors];  ///< constant along the last dimension
   A numbers[kMapMostNumbers];
-  /// The dimensions but the last: those of a row first that stay in a Reduce, and then the others.
+  /// Dimensions except the last: `kept` ones that remain after a Reduce, then the reduced ones
   int kept, rank;
   Index size[Shape::kMaxRank], stride[kMapTensors][Shape::kMaxRank];
   Index length;  ///< of the last dimension
 
   MapPlan(const Expression& expression, const MapLayout& layout, DType type);
-  /// Whether threads may take so many neighbours at once, with so much dynamic shared memory.
+  /// Whether threads may process packs of this size: alignment, and dynamic shared memory.
   bool packs(int size_of_pack, std::size_t most_shared) const;
   STARLING_HD int slot_of_result(int step) const { return slots - count + step; }
   std::size_t shared_bytes(int size_of_pack) const {
@@ -55,7 +55,7 @@ MapPlan<T, A>::MapPlan(const Expression& expression, const MapLayout& layout, DT
       size{},
       stride{},
       length(layout.size[static_cast<std::size_t>(layout.rank - 1)]) {
-  int used = 0;  // of the numbers
+  int used = 0;  // of numbers[]
   for (int s = 0; s < count; ++s) {
     MapStep& step = steps[s] = expression.steps[static_cast<std::size_t>(s)];
     if (operands_of(step.function) == 1) step.b = step.a;
@@ -104,8 +104,8 @@ bool MapPlan<T, A>::packs(int size_of_pack, std::size_t most_shared) const {
   return result;
 }
 
-/// Elements of tensor k to row i of dimensions first … last - 1. Loops stay loops: what depends on
-/// a plan alone would be kept beside them, in more predicates than there are.
+/// The offset in tensor k of row i of dimensions first … last - 1. Loops are not unrolled, since
+/// that would need more predicate registers than there are.
 template <class Plan>
 __device__ __forceinline__ Index elements_to(const Plan& p, int k, int first, int last, Index i) {
   Index result = 0;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void map_pack(const A (&a)[kCount], const A (&b)[kCou
 #pragma unroll
   for (int i = 0; i < kCount; ++i) to[i] = math::map_function(kFunction, a[i], b[i]);
 }
-/// Functions with many instructions: several at once would exceed the registers.
+/// Functions of many instructions, whose unrolling would exceed the registers.
 constexpr bool is_long(MapFunction function) {
   switch (function) {
     case MapFunction::kPower:
@@ -164,7 +164,7 @@ __device__ __forceinline__ A long_function(MapFunction function, A a, A b) {
   return a;
 }
 
-/// A step of kCount numbers, of several at once no long one.
+/// One step for kCount elements; long functions are not unrolled.
 template <int kCount, class A>
 __device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCount],
                                          const A (&b)[kCount], A (&to)[kCount]) {
@@ -179,8 +179,8 @@ __device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCou
   }
 }
 
-/// A thread's numbers in a slot. Its slots are its column of dynamic shared memory, as registers
-/// have no index that is found at run time.
+/// Reads a thread's values in a slot. Slots are in dynamic shared memory, a column per thread,
+/// since registers cannot be indexed dynamically.
 template <int kCount, class A>
 __device__ __forceinline__ void read_slot(int slot, A (&to)[kCount]) {
   const A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
@@ -188,8 +188,8 @@ __device__ __forceinline__ void read_slot(int slot, A (&to)[kCount]) {
   for (int i = 0; i < kCount; ++i) to[i] = room[(slot * kCount + i) * kThreads];
 }
 
-/// values = those of kCount neighbours from `along` on, in row `row` of the dimensions that go, at
-/// place `kept` of those that stay.
+/// Evaluates the expression for kCount adjacent elements from `along` on, in row `row` of the
+/// reduced dimensions and row `kept` of the remaining ones.
 template <int kCount, class T, class A>
 __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Index row, Index along,
                                          A (&values)[kCount]) {
@@ -231,7 +231,7 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
     if (s + 1 < p.count) put(result, values);
   }
 }
-/// Fills the slots of numbers, before the first evaluate() of a thread.
+/// Stores the constants in their slots; called before a thread's first evaluate().
 template <int kCount, class T, class A>
 __device__ __forceinline__ void put_numbers(const MapPlan<T, A>& p) {
   A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;

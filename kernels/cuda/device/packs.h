@@ -2,11 +2,11 @@
 
 #include "kernels/cuda/device/device.h"
 
-// Several neighbouring numbers of memory at once.
+// Vector loads and stores of several adjacent elements.
 namespace starling::cuda {
 
-/// kCount consecutive numbers from an address that is a multiple of 16 (where they fill packs), 16
-/// bytes at once.
+/// Loads kCount consecutive elements, 16 bytes at a time. If they fill packs, the address must be a
+/// multiple of 16.
 template <int kCount, class T>
 STARLING_HD void load(const T* from, T (&to)[kCount]) {
   if constexpr (kCount % Pack<T>::kSize == 0) {

@@ -8,8 +8,8 @@
 #include "kernels/cuda/device/packs.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Elementwise kernels from functors. A functor says how many inputs it has and what happens to N
-// elements in the type that arithmetic runs in:
+// Elementwise kernels from functors. A functor has its number of inputs, and an operator() that
+// processes N elements in the type of arithmetic:
 //
 //     template <class T> struct Sum {
 //       static constexpr int kInputs = 2;
@@ -39,7 +39,7 @@ template <class From, class To>
 constexpr int kPointwiseGroup =
     Pack<From>::kSize > Pack<To>::kSize ? Pack<From>::kSize : Pack<To>::kSize;
 template <int kInputs>
-/// Groups that a thread loads before it computes
+/// Groups that a thread loads before computing
 constexpr int kPointwiseUnroll = kInputs > 2 ? 1 : 2;
 constexpr int kPointwiseThreads = 256;
 
@@ -56,7 +56,7 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
       if (group >= a.groups) continue;
 #pragma unroll
       for (int k = 0; k < kInputs; ++k) {
-        // Few inputs are all there; of many the last may be missing.
+        // Up to 3 inputs are never null; of more, some may be.
         if (kInputs <= 3 || a.in[k] != nullptr)
           load<kGroup>(a.in[k] + a.head + group * kGroup, x[u][k]);
       }
@@ -76,8 +76,7 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
       store_narrow<kGroup>(y, a.out + a.head + group * kGroup);
     }
   }
-  // Elements that are left, before and after the groups; all of it where the tensors are misaligned
-  // against each other.
+  // Elements before and after the groups; all elements if the tensors' alignments differ.
   const Index whole = a.groups * kGroup;
   for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < a.n - whole; i += threads) {
     const Index at = i < a.head ? i : i + whole;
@@ -94,7 +93,7 @@ __global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
 
 }  // namespace detail
 
-/// Casts between the types of arithmetic: fp64 becomes bf16 and fp16 by way of fp32, as on the CPU.
+/// Casts in the type of arithmetic: fp64 becomes bf16 and fp16 via fp32, as on the CPU.
 template <class From, class To>
 struct Convert {
   static constexpr int kInputs = 1;

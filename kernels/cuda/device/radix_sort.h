@@ -7,23 +7,23 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Positions 0 … n - 1 sorted by a key, eight bits of it after another, each time in the order that
-// they had: equal ones stay in order, and no atomic operation decides one. The work grows with n
-// times the key's bits.
+// Radix sort: sorts indices 0 … n - 1 by a key with 8 bits per pass. Stable, and deterministic,
+// since no result depends on the order of atomic operations. The cost is proportional to n times
+// the key's bits.
 namespace starling::cuda {
 
-constexpr int kDigits = 256;  ///< of a pass; as many positions go to a block
+constexpr int kDigits = 256;  ///< of a pass, and indices per block
 static_assert(kDigits == kThreads);
 
-/// Positions in the order of a pass's beginning.
+/// The order of indices before a pass.
 struct Positions {
-  const std::int32_t* order;  ///< null: as they come
+  const std::int32_t* order;  ///< null: 0, 1, 2, …
   __device__ std::int32_t operator()(Index i) const {
     return order ? order[i] : static_cast<std::int32_t>(i);
   }
 };
 
-/// counts[digit][block] of the digits of the block's positions.
+/// counts[digit][block]: how often each digit occurs in the block's indices.
 template <class Key>
 __global__ void __launch_bounds__(kDigits)
     count_digits(Key key, int shift, Positions positions, Index n, int* counts) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kDigits)
   counts[Index{threadIdx.x} * gridDim.x + blockIdx.x] = own[threadIdx.x];
 }
 
-/// Each count becomes the sum of those before it; one block, each thread of which takes a piece.
+/// Exclusive prefix sum of the counts; one block, each thread processes a range.
 static __global__ void __launch_bounds__(kThreads) add_up(int* counts, Index n) {
   __shared__ int sums[kThreads];
   const Index each = (n + kThreads - 1) / kThreads, first = min(threadIdx.x * each, n),
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kDigits)
   to[before] = position;
 }
 
-/// The positions by a key, whose member `bits` says how many it has, and `digit(position, shift)`
-/// what its eight from `shift` on are.
+/// Indices sorted by a key: `bits` is its number of bits, `digit(index, shift)` the 8 bits from
+/// `shift` on.
 template <class Key>
 Tensor sorted(CudaBackend& backend, Index n, const Key& key) {
   const Index blocks = (n + kDigits - 1) / kDigits;

@@ -5,8 +5,8 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/runtime/launch.h"
 
-// Threads over rows of items: an image's lines of pixels, say, each with some packs of channels.
-// Neighbouring threads take neighbouring items.
+// Grids for rows of items, e.g. an image's rows of pixels with some packs of channels each.
+// Adjacent threads process adjacent items.
 namespace starling::cuda {
 
 inline Launch over_rows(Index rows, Index items, StreamHandle stream,
@@ -20,8 +20,8 @@ inline Launch over_rows(Index rows, Index items, StreamHandle stream,
   return {{columns, lines}, {x, y}, stream, 0, where};
 }
 
-/// Calls f(row, item) for each, over all threads, in a kernel that was started with over_rows(rows,
-/// items, …).
+/// Calls f(row, item) for each item, distributed over all threads of a kernel that was launched
+/// with over_rows(rows, items, …).
 template <class F>
 __device__ void for_items(Index rows, Index items, F f) {
   for (Index row = Index{blockIdx.y} * blockDim.y + threadIdx.y; row < rows;
@@ -35,7 +35,7 @@ __device__ void for_items(Index rows, Index items, F f) {
 struct Quotient {
   Index whole, rest;
 };
-/// a divided by b, of numbers that are not negative; in 32 bits where that is enough, which is
+/// Quotient and remainder of nonnegative numbers; with 32-bit arithmetic if possible, which is
 /// several times faster.
 STARLING_HD Quotient divide(Index a, Index b) {
   if (((a | b) >> 32) == 0) {

@@ -4,8 +4,8 @@
 
 namespace starling::cuda {
 
-/// A kernel's argument that may change between launches of a graph: in device memory there,
-/// otherwise the value itself.
+/// A kernel argument that may change between launches of a graph: in a graph it is read from device
+/// memory, otherwise it is the value itself.
 template <class T>
 struct StepScalar {
   T value{};

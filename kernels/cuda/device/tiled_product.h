@@ -6,35 +6,35 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
 
-// The tiled product of the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N],
-// where `A` and `B` say how to load an element. A block makes 64×64 elements of c in steps of 16
-// along K through shared memory; a thread 4×4 of them. Where M and N are small and K is long, K is
-// split over blocks whose partial sums a second kernel adds in a fixed order.
+// The tiled product of the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N], where
+// `A` and `B` define how elements are loaded. A block computes 64×64 elements of c, a thread 4×4,
+// in steps of 16 along K through shared memory. If M and N are small and K is large, K is split
+// between blocks, whose partial sums a second kernel adds in a fixed order.
 namespace starling::cuda {
 
 constexpr int kTile = 64, kStep = 16, kProductThreads = 256, kPerThread = 4;
-/// A tile's line in shared memory: still aligned, and fewer conflicts
+/// Length of a tile's row in shared memory: padded against bank conflicts, still aligned
 constexpr int kTileLine = kTile + 4;
 
 struct ProductSizes {
   Index m = 0, n = 0, k = 0;
-  Index split = 0;  ///< elements along K of a block, a multiple of kStep
+  Index split = 0;  ///< K range of a block, a multiple of kStep
   int splits = 1, groups = 1;
 };
 
-/// Where one thread's four elements of a tile lie: along K or across it, whichever way memory is
-/// contiguous.
+/// The four elements of a tile that a thread loads: along K or across it, whichever is contiguous
+/// in memory.
 struct TilePlace {
-  int across = 0, k = 0;            ///< of the first
-  int across_step = 0, k_step = 0;  ///< from each to the next
+  int across = 0, k = 0;            ///< of the first element
+  int across_step = 0, k_step = 0;  ///< from each element to the next
 };
 STARLING_HD TilePlace tile_place(int thread, bool along_k) {
   if (along_k) return {thread / kStep, thread % kStep, kProductThreads / kStep, 0};
   return {thread % kTile, thread / kTile, 0, kProductThreads / kTile};
 }
 
-/// Where results go: c[group][row * line + column], with the bias of its column added, or to what
-/// is there; `relu` keeps NaN.
+/// Writes results to c[group][row * line + column]: with the column's bias added, or added to the
+/// previous value. `relu` preserves NaN.
 template <class C, class Out>
 struct ProductResult {
   Out* c;
@@ -42,8 +42,7 @@ struct ProductResult {
   Index line, group_offset;  ///< of c
   bool accumulate;
   bool relu = false;
-  Index bias_groups =
-      1;  ///< 1 where each group has its own N numbers of the bias, 0 where all share
+  Index bias_groups = 1;  ///< 1: each group has its own N bias values; 0: all groups share them
 
   STARLING_HD void store(Index row, Index column, Index group, Index n, C value) const {
     Out& to = c[row * line + column + group * group_offset];
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(kProductThreads, sizeof(C) == 8 ? 1 : 2)
                 i * place_b.across_step] = next_b[i];
       }
       __syncthreads();
-      if (k + kStep < end_k) {  // in flight while this step is computed
+      if (k + kStep < end_k) {  // loaded while this step is computed
         state_a.load(a, k + kStep, end_k, next_a);
         state_b.load(b, k + kStep, end_k, next_b);
       }
@@ -124,7 +123,7 @@ __global__ void __launch_bounds__(kProductThreads, sizeof(C) == 8 ? 1 : 2)
   }
 }
 
-/// The sums of the parts of K.
+/// Adds the partial sums of a split K.
 template <class C, class Out>
 __global__ void __launch_bounds__(kProductThreads, 4)
     add_parts(const C* __restrict__ partial, ProductSizes s, ProductResult<C, Out> result) {
@@ -139,14 +138,14 @@ __global__ void __launch_bounds__(kProductThreads, 4)
   }
 }
 
-/// Launches the product. A and B are structs of pointers and sizes that a kernel can take, with
+/// Launches the product. A and B are kernel arguments, structs of pointers and sizes, with
 /// along_k() and a State: see PlainMatrix.
 template <class C, class Out, class A, class B>
 void launch_product(CudaBackend& backend, const A& a, const B& b, ProductSizes s,
                     const ProductResult<C, Out>& result) {
   if (s.m == 0 || s.n == 0 || s.groups == 0) return;
   const Index tiles = ((s.m + kTile - 1) / kTile) * ((s.n + kTile - 1) / kTile);
-  // Blocks for every multiprocessor, each with some steps of work.
+  // Enough blocks for every multiprocessor, each with at least some steps.
   constexpr Index kLeast = 16 * kStep, kMostSplits = 256;
   const Index wanted = 2 * std::max(backend.info().multiprocessors, 1) / (tiles * s.groups);
   const Index splits = std::clamp<Index>(std::min(wanted, s.k / kLeast), 1, kMostSplits);

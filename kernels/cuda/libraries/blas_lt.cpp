@@ -17,9 +17,9 @@
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Matrices here are row-major, cuBLASLt's column-major. A row-major matrix is the transpose of the
-// column-major one in the same memory, so c = op(a)·op(b) is asked for as cᵀ = op(b)ᵀ·op(a)ᵀ: b is
-// cuBLASLt's A, a its B, and a vector over c's columns is its bias over rows.
+// Matrices here are row-major, cuBLASLt's are column-major. A row-major matrix is the transpose of
+// the column-major one in the same memory, so c = op(a)·op(b) is computed as cᵀ = op(b)ᵀ·op(a)ᵀ: b
+// is cuBLASLt's A, a its B, and a vector over c's columns is its bias over rows.
 namespace starling::cuda {
 
 namespace {
@@ -44,18 +44,19 @@ cudaDataType_t data_type(DType dtype) {
   fail(ExitCode::kInternal, "cublas", "matmul: a {} matrix", name_of(dtype));
 }
 
-/// Alignment that kernels may assume of an address; cuBLASLt looks at 256 bytes at most.
+/// The alignment of an address; cuBLASLt considers at most 256 bytes.
 std::uint32_t alignment_of(const void* address) {
   const auto bits =
       static_cast<unsigned>(std::countr_zero(reinterpret_cast<std::uintptr_t>(address)));
   return std::uint32_t{1} << std::min(bits, 8u);
 }
 
-/// All that the choice of an algorithm depends on.
+/// Everything that the choice of an algorithm depends on.
 struct Problem {
   std::int64_t m = 0, n = 0, k = 0;  ///< of the row-major product
   std::int64_t batch = 1;
-  std::array<std::int64_t, 3> line{}, next{};  ///< of a, b, c; next: from matrix to matrix
+  /// Of a, b, c: distance between rows, and between the matrices of a batch
+  std::array<std::int64_t, 3> line{}, next{};
   DType input = DType::kFloat32, output = DType::kFloat32;
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, relu = false;
   DType bias_type = DType::kFloat32;
@@ -92,7 +93,7 @@ class Layout {
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
   ~Layout() { cublasLtMatrixLayoutDestroy(handle_); }
-  /// So many matrices, the next one's elements behind the one before's, or one that all take.
+  /// `batch` matrices, `elements` apart; 0: the same one for all.
   void repeat(std::int64_t batch, std::int64_t elements) {
     if (batch == 1) return;
     set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
@@ -129,7 +130,7 @@ class Preference {
   cublasLtMatmulPreference_t handle_ = nullptr;
 };
 
-/// One problem's descriptions and its best algorithm, if cuBLASLt has any.
+/// The descriptors of a problem and its best algorithm, if there is one.
 struct Plan {
   Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32);
 
@@ -138,7 +139,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
   bool found = false;
-  bool keeps_nan = false;  ///< with a ReLU epilogue: was tested to preserve NaN
+  bool keeps_nan = false;  ///< with a ReLU epilogue: a test has shown that it preserves NaN
 
  private:
   static cublasComputeType_t compute_type(const Problem& problem, bool tf32) {
@@ -164,7 +165,7 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   };
   description.set(CUBLASLT_MATMUL_DESC_TRANSA, operation(problem.transpose_b));
   description.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
-  // Documented for a bias of the output's type alone: another might be read as one.
+  // Only documented for a bias of the output's type; another would be misread.
   if (problem.bias && problem.bias_type != problem.output) return;
   // Epilogues of activations are not documented for it
   if (problem.relu && problem.input == DType::kFloat64) return;
@@ -176,7 +177,7 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   if (problem.bias) {
     description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                     static_cast<std::int32_t>(data_type(problem.bias_type)));
-    // The heuristic looks at the address for its alignment; the real one comes with each call.
+    // The heuristic uses the address's alignment only; calls set the real address.
     description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                     reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[3]}));
   }
@@ -186,8 +187,8 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.alignment[0]);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.alignment[2]);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.alignment[2]);
-  // Partial sums of a split k in bf16 or fp16 would round, and overflow, where the caller may count
-  // on fp32.
+  // Partial sums of a split k in bf16 or fp16 would round and overflow, where callers expect fp32
+  // accumulation.
   if (is_low_precision(problem.output)) {
     preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                    static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -240,7 +241,7 @@ class BlasLt final : public Blas {
   std::map<Problem, std::unique_ptr<Plan>> plans_;
 };
 
-/// The first address in `storage` that is aligned as cuBLASLt may assume.
+/// The first address in `storage` with the alignment that cuBLASLt may assume.
 void* aligned(const Storage& storage, std::size_t bytes) {
   void* place = storage.data();
   std::size_t space = storage.bytes();
@@ -275,8 +276,8 @@ Problem problem_of(const Matmul& args) {
   return problem;
 }
 
-// The epilogue takes a bias of c's type alone; for another the answer is false, and the backend
-// rounds it.
+// The epilogue supports a bias of c's type only; otherwise returns false, and the backend converts
+// the bias.
 bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   const Problem problem = problem_of(args);
   if (problem.m == 0 || problem.n == 0) return true;
@@ -291,7 +292,7 @@ bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   return true;
 }
 
-/// The product into args.c; `b` in place of args.b's numbers.
+/// Computes the product into args.c, with `b` instead of args.b's data.
 void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const void* b,
                  StreamHandle stream) {
   if (problem.bias)
@@ -317,10 +318,10 @@ void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const v
   }
 }
 
-// NVIDIA does not say what the ReLU of an epilogue makes of NaN, and it may differ between
-// algorithms. So each plan shows it once, before its first use: b is all NaN, hence every sum, and
-// the first of them are read back. c is about to be overwritten anyway. One wait of the host per
-// plan, at its first use.
+// NVIDIA does not document what an epilogue's ReLU makes of NaN, and it may depend on the
+// algorithm. So each plan is tested before its first use: with b all NaN every element of the
+// product is NaN, and the first ones are read back. c is overwritten afterwards anyway. Costs one
+// host wait per plan.
 bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args,
                        StreamHandle stream) {
   constexpr std::size_t kLook = 4096;
@@ -331,10 +332,10 @@ bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args,
     storage = workspaces_.workspace(bytes_b + kWorkspaceAlignment);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory) throw;
-    return false;  // no memory for the test: run the activation separately
+    return false;  // out of memory: apply the activation separately
   }
   void* b = aligned(*storage, bytes_b);
-  set_async(b, 0xff, bytes_b, stream);  // every bit set is a NaN in fp32, bf16 and fp16
+  set_async(b, 0xff, bytes_b, stream);  // all bits set is NaN in fp32, bf16 and fp16
   run(plan, problem, args, b, stream);
   std::vector<std::byte> found(std::min(bytes_c, kLook));
   copy_async(found.data(), args.c.raw(), found.size(), CopyKind::kDeviceToHost, stream);

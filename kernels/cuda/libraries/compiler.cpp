@@ -19,8 +19,8 @@ namespace starling::cuda {
 
 namespace {
 
-/// Machine code of a text for devices of a compute capability; empty, with the reason in `why`,
-/// where it does not compile.
+/// Compiles a source to machine code for a compute capability; empty on failure, with the reason in
+/// `why`.
 std::vector<char> compile(const std::string& text, const std::string& capability,
                           std::string& why) {
   std::vector<const char*> names, texts;
@@ -34,7 +34,7 @@ std::vector<char> compile(const std::string& text, const std::string& capability
   std::vector<char> code;
   if (result == NVRTC_SUCCESS) {
     const std::string architecture = "--gpu-architecture=sm_" + capability;
-    // Functions without a mark are the device's.
+    // Functions without a qualifier are device functions.
     const char* options[] = {architecture.c_str(), "--std=c++20", "-default-device"};
     result = nvrtcCompileProgram(program, 3, options);
     std::size_t bytes = 0;
@@ -74,7 +74,7 @@ class Nvrtc final : public Compiler {
   const void* find(const std::string& key, const std::function<std::string()>& text,
                    bool capturing) {
     static std::mutex mutex;
-    // Of the process: libraries are loaded on every device. A null kernel has been tried.
+    // Per process, since libraries are loaded on every device. Null: compilation failed.
     static std::map<std::string, const void*> kernels;
     const std::lock_guard lock(mutex);
     const auto found = kernels.find(capability_ + key);

@@ -20,9 +20,9 @@ namespace starling::cuda {
 
 namespace {
 
-/// A missing tensor has no address, and no graph takes that.
+/// Binds a tensor; a missing one is null, which no graph accepts.
 Binding bind(GraphTensor as, const Tensor& tensor) { return {as, tensor ? tensor.raw() : nullptr}; }
-/// What both passes of attention read.
+/// The tensors that both passes of attention read.
 Bindings bind(const Attention& args, const View& y, const Tensor& lse) {
   Bindings result{{GraphTensor::kQ, args.q.raw()},
                   {GraphTensor::kK, args.k.raw()},
@@ -33,7 +33,7 @@ Bindings bind(const Attention& args, const View& y, const Tensor& lse) {
   return result;
 }
 
-/// cuDNN's engines were asked for tensors that start on 16 bytes.
+/// Plans assume tensors aligned to 16 bytes.
 bool aligned(const Bindings& bindings) {
   return std::all_of(bindings.begin(), bindings.end(), [](const Binding& binding) {
     return binding.data != nullptr && reinterpret_cast<std::uintptr_t>(binding.data) % 16 == 0;
@@ -49,8 +49,8 @@ class CudnnLibrary final : public Cudnn {
   bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) override {
     const Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kWeight, args.weight),
                             bind(GraphTensor::kY, args.y)};
-    // cuDNN would compile the sum with a bias at run time, 0.6 s and more a shape: a pass of our
-    // own does it.
+    // cuDNN would compile a fused bias at run time, 0.6 s and more per shape; a kernel of our own
+    // adds it.
     Plan* plan = find(args, bindings);
     if (!plan) return false;
     plans_.run(*plan, bindings, stream);
@@ -70,7 +70,7 @@ class CudnnLibrary final : public Cudnn {
 
   bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) override {
     const DType dtype = args.x.dtype();
-    // Engines write gradients of x's type alone, and add to none.
+    // Engines write gradients only in x's type, and do not accumulate.
     const bool direct = !args.accumulate && args.dweight && args.dweight.dtype() == dtype;
     if (!direct && args.dweight && args.dweight.dtype() != DType::kFloat32) return false;
     Tensor result = direct ? args.dweight : Tensor();
@@ -92,7 +92,7 @@ class CudnnLibrary final : public Cudnn {
     Plan* plan = find(args, bindings);
     if (!plan) return false;
     plans_.run(*plan, bindings, stream);
-    // Of queries that see no key cuDNN makes NaN.
+    // cuDNN returns NaN for queries whose keys are all masked.
     if (args.mask) clear_unseeing(args, stream);
     return true;
   }
@@ -114,8 +114,8 @@ class CudnnLibrary final : public Cudnn {
  private:
   using Plan = CudnnPlans::Entry;
 
-  /// The plan for a call on these tensors, those that the library adds left out. What cannot run is
-  /// not planned.
+  /// The plan for a call on these tensors, including those that the library adds. Calls that cannot
+  /// run are not planned.
   template <class Args>
   Plan* find(const Args& args, const Bindings& bindings) {
     std::string why;
@@ -136,7 +136,7 @@ class CudnnLibrary final : public Cudnn {
 
   WorkspaceSource& workspaces_;
   CudnnPlans plans_;
-  std::set<std::string> refused_;  ///< reasons that have been told
+  std::set<std::string> refused_;  ///< reasons already logged
 };
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 namespace starling::cuda {
 
-/// The backend's cuDNN over any maker of graphs: plans are kept by spec, a spec without an engine
-/// is remembered and reported once.
+/// The backend's Cudnn with any GraphMaker. Plans are cached by spec; a spec without an engine is
+/// remembered and logged once.
 std::unique_ptr<Cudnn> make_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces,
                                   std::unique_ptr<GraphMaker> maker);
 

@@ -12,7 +12,7 @@ namespace starling::cuda {
 
 namespace {
 
-/// Elements a thread takes at once: two packs of fp32, one of low precision
+/// Elements that a thread processes together: two packs of fp32, one of low precision
 constexpr int kFinishGroup = 8;
 
 template <class T, class B>
@@ -55,7 +55,7 @@ __global__ void take_gradient_kernel(const T* from, float* to, Index n, bool acc
     to[i] = (accumulate ? to[i] : 0.0f) + widen(from[i]);
 }
 
-/// A warp to a query: it looks for a key that is not masked.
+/// One warp per query searches for a key that is not masked.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     clear_unseeing_kernel(const T* mask, Index mask_sample, Index mask_head, Index mask_query,

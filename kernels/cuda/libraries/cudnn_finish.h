@@ -4,16 +4,16 @@
 #include "core/tensor.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// The small steps around cuDNN's graphs that no graph does.
+// Small steps that cuDNN's graphs cannot do.
 namespace starling::cuda {
 
 /// y[R,C] += bias[C] (fp32, or y's own type).
 void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream);
 
-/// to = from, or to += from; `to` is fp32, `from` fp32 or low precision.
+/// to = from, or to += from if `accumulate`; `to` is fp32, `from` fp32 or low precision.
 void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream);
 
-/// Of queries whose keys are all masked: y = 0, lse = +infinity.
+/// For queries whose keys are all masked: y = 0, lse = +infinity.
 void clear_unseeing(const AttentionForward& args, StreamHandle stream);
 
 }  // namespace starling::cuda

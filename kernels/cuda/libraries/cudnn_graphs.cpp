@@ -20,7 +20,7 @@ namespace {
 using fe::graph::Tensor_attributes;
 using Attributes = std::shared_ptr<Tensor_attributes>;
 
-/// One line of what cuDNN says.
+/// cuDNN's message, reduced to one line.
 std::string message_of(fe::error_t status) {
   std::string text = status.get_message();
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -47,10 +47,10 @@ fe::DataType_t type_of(DType dtype) {
   fail(ExitCode::kInternal, "cudnn", "a graph of {} tensors", name_of(dtype));
 }
 
-/// The frontend's graph with access to the list of its engines.
+/// The frontend's graph, with access to its list of engines.
 class OpenGraph final : public fe::graph::Graph {
  public:
-  /// Engines that pass the filters, in the heuristic's order. Nothing is compiled.
+  /// Engines that pass the filters, in the heuristic's order; compiles nothing.
   std::vector<std::int64_t> supported() {
     std::vector<std::int64_t> indices;
     for (std::int64_t i = 0; i < get_execution_plan_count(); ++i) {
@@ -84,12 +84,12 @@ class GraphBuilder {
   struct Layout {
     Sizes dim, stride;
   };
-  /// N×H×W×C memory under cuDNN's order N, C, H, W.
+  /// Strides in cuDNN's order N, C, H, W for N×H×W×C memory.
   static Layout channels_last(const std::array<std::int64_t, 4>& s) {
     const auto [n, h, w, c] = s;
     return {{n, c, h, w}, {h * w * c, 1, w * c, c}};
   }
-  /// O×kH×kW×I memory.
+  /// Strides for O×kH×kW×I memory.
   Layout weight() const {
     return channels_last({spec_.y[3], spec_.kernel[0], spec_.kernel[1], spec_.x[3] / spec_.groups});
   }
@@ -136,12 +136,12 @@ class GraphBuilder {
            GraphTensor::kDweight, weight());
   }
 
-  /// A tensor of attention, of q's sizes or of k's; `i` counts AttentionGraph::strides.
+  /// A tensor of attention with these sizes; `i`: index in AttentionGraph::strides.
   Layout heads(const std::array<std::int64_t, 4>& sizes, std::size_t i) const {
     const auto [sample, head, place] = spec_.attention.strides[i];
     return {Sizes(sizes.begin(), sizes.end()), {sample, head, place, 1}};
   }
-  /// The logarithms of the sums, N×H×T×1.
+  /// The log-sum-exps, N×H×T×1.
   Layout stats() const {
     const auto [n, h, t, d] = spec_.x;
     return {{n, h, t, 1}, {h * t, t, 1, 1}};
@@ -187,7 +187,7 @@ class GraphBuilder {
   const PlanRules& rules_;
 };
 
-/// cuDNN's handle on the device of the thread that makes it.
+/// cuDNN's handle for the current device of the calling thread.
 class Handle {
  public:
   Handle() { check(cudnnCreate(&handle_), "cannot open cuDNN on this device"); }
@@ -200,8 +200,8 @@ class Handle {
   cudnnHandle_t handle_ = nullptr;
 };
 
-/// A device that is not here, and its compute capability, times ten, which graphs of attention ask
-/// for.
+/// A device that is only described, and ten times its compute capability, which graphs of attention
+/// need.
 struct Described {
   std::shared_ptr<const fe::DeviceProperties> properties;
   int capability = 0;
@@ -209,7 +209,7 @@ struct Described {
 
 class Plan final : public GraphPlan {
  public:
-  /// Plans a graph; without a handle it is for `described` and cannot run.
+  /// Plans a graph; without a handle for the `described` device, and then it cannot run.
   Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle,
        const Described& described, std::string& why)
       : spec_(spec), handle_(std::move(handle)) {
@@ -262,11 +262,11 @@ class Plan final : public GraphPlan {
   void run(int candidate, const Bindings& bindings, void* workspace, StreamHandle stream) override {
     require(handle_ != nullptr, "cudnn", "{}: a plan for a described device cannot run",
             text(spec_));
-    // One handle for all streams, also where a captured backward pass goes to and fro between two
-    // (core/autograd.h): setting the stream says where the next call goes, and what priority
-    // cuDNN's own streams have, the same for those two. Calls come from one thread, workspaces are
-    // the stream's own, and order between streams is by the backend's events alone. A cuDNN that
-    // refused the change in a capture would cost the branch, not the graph
+    // One handle for all streams, even if a captured backward pass alternates between two
+    // (core/autograd.h): setting the stream determines where the next call goes, and the priority
+    // of cuDNN's internal streams, which is the same for both. All calls come from one thread,
+    // workspaces belong to a stream, and only the backend's events order streams. If cuDNN refused
+    // a change of streams during a capture, only the branch would be lost, not the graph
     // (apps/training/device/step_graphs.h).
     check(cudnnSetStream(handle_->get(), static_cast<cudaStream_t>(stream)),
           "cannot set the stream");

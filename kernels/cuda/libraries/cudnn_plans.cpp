@@ -13,11 +13,11 @@ namespace starling::cuda {
 
 namespace {
 
-/// Candidates that `cudnn_benchmark` runs at most; the heuristics put the best first
+/// The most candidates that `cudnn_benchmark` times, the first of the heuristics
 constexpr int kTimed = 8;
 constexpr int kTimings = 3;
-constexpr double kSlow = 3.0;  ///< times the best: no further run
-/// A candidate's first run loads its kernels, which the device's clock sees as well.
+constexpr double kSlow = 3.0;  ///< times the best: not timed again
+/// A slower first run is taken to include loading of kernels, and repeated
 constexpr double kLoadingMs = 25.0;
 
 }  // namespace
@@ -59,9 +59,9 @@ void CudnnPlans::issue(Entry& entry, int candidate, std::size_t bytes, const Bin
   entry.plan->run(candidate, bindings, workspace ? workspace->data() : nullptr, stream);
 }
 
-/// Times the first candidates on the call's own tensors, whose output is written again afterwards,
-/// and keeps the fastest. One that is far behind is dropped after its first run, or after its first
-/// without loading.
+/// Times the first candidates on the call's tensors, whose output is written again afterwards, and
+/// keeps the fastest. A candidate that is far slower is dropped after its first run, or after its
+/// first run without loading.
 void CudnnPlans::choose(Entry& entry, const Bindings& bindings, StreamHandle stream) {
   entry.timed = true;
   double best = 0.0;

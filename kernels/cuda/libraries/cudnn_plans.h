@@ -9,14 +9,14 @@
 
 namespace starling::cuda {
 
-/// The plans of all graphs that have been asked for, made at the first call and kept, and which
-/// engine of each runs. A graph without an engine is remembered and reported once.
+/// The plans of all graphs requested so far, each made at the first call, and the engine chosen for
+/// each. A graph without an engine is remembered and logged once.
 class CudnnPlans {
  public:
   CudnnPlans(const LibrarySettings& settings, WorkspaceSource& workspaces,
              std::unique_ptr<GraphMaker> maker);
 
-  /// A graph's plan and the candidate that was chosen.
+  /// A graph's plan and the chosen candidate.
   struct Entry {
     GraphSpec spec;
     std::unique_ptr<GraphPlan> plan;
@@ -24,7 +24,7 @@ class CudnnPlans {
     std::size_t workspace = 0;
     bool timed = false;
   };
-  /// Finds the plan; null where no engine does the graph.
+  /// Returns the plan; null if no engine supports the graph.
   Entry* find(const GraphSpec& spec);
   void run(Entry& entry, const Bindings& bindings, StreamHandle stream);
 

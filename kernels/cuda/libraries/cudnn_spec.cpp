@@ -22,8 +22,7 @@ std::array<std::int64_t, 4> sizes(const Shape& shape) {
   return {shape[0], shape[1], shape[2], shape[3]};
 }
 
-/// The spec that the three convolutions share; tensors by the names that the forward pass gives
-/// them.
+/// The spec shared by the three convolutions; arguments are named as in the forward pass.
 std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tensor& y,
                                      const Window2d& window, DType dtype, std::string& why) {
   GraphSpec spec{.kind = kind, .dtype = dtype, .x = sizes(x.shape()), .y = sizes(y.shape())};
@@ -37,7 +36,7 @@ std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tens
   return spec;
 }
 
-/// The spec that both passes of attention share, of these tensors.
+/// The spec shared by both passes of attention.
 std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
                                    std::initializer_list<const View*> tensors, std::string& why) {
   const DType dtype = args.q.dtype();
@@ -50,7 +49,7 @@ std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
   AttentionGraph& graph = spec.attention;
   graph.causal = args.causal;
   graph.scale = static_cast<float>(args.scale);
-  // Engines load 16 bytes at once.
+  // Engines load 16 bytes at a time.
   bool whole = spec.x[3] % 8 == 0;
   for (const View* x : tensors) {
     graph.strides.push_back({x->stride(0), x->stride(1), x->stride(2)});
@@ -63,7 +62,7 @@ std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
       graph.mask[i] = repeats ? 1 : args.mask.shape()[d];
       graph.mask_stride[i] = args.mask.stride(d);
     }
-    // No engine repeats a mask for queries or keys.
+    // Engines do not broadcast a mask over queries or keys.
     if (graph.mask[2] != spec.x[2] || graph.mask[3] != spec.y[2] || graph.mask_stride[3] != 1)
       return why = "its mask repeats for queries or keys", std::nullopt;
   }
@@ -71,7 +70,7 @@ std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
   return spec;
 }
 
-/// Of attention, what text() says.
+/// text() for attention.
 std::string attention_text(const GraphSpec& spec) {
   const AttentionGraph& graph = spec.attention;
   return fmt::format("attention {} {} {} by {}{}{}",

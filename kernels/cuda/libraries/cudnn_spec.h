@@ -12,9 +12,8 @@
 #include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 
-// What the backend asks of cuDNN, as plain values: which graph for which call, and which tensor of
-// the call is which of the graph's. No cuDNN header is needed here, so tests look at every choice
-// without it.
+// What the backend requests from cuDNN, as plain values: the graph for a call, and which of its
+// tensors is which of the graph's. Needs no cuDNN header, so that tests can check every choice.
 namespace starling::cuda {
 
 enum class GraphKind : std::uint8_t {
@@ -25,14 +24,14 @@ enum class GraphKind : std::uint8_t {
   kAttentionBackward
 };
 
-/// The tensors of the graphs; the values are the graphs' tensor ids.
+/// The tensors of the graphs; values are their ids in cuDNN.
 enum class GraphTensor : std::int64_t {
   kX = 1,
   kWeight,
   kY,
   kDy,
   kDx,
-  kDweight,  ///< of x's dtype: no engine has another for low precision
+  kDweight,  ///< in x's dtype, since no engine writes another for low precision
   kQ,
   kK,
   kV,
@@ -45,9 +44,9 @@ enum class GraphTensor : std::int64_t {
 
 /// Parameters of attention graphs, apart from dtype and sizes.
 struct AttentionGraph {
-  /// Elements from a sample, head and place to the next: of q, k, v and y, then dy, dq, dk and dv.
+  /// Strides in elements of samples, heads and positions: of q, k, v and y, then dy, dq, dk and dv.
   std::vector<std::array<std::int64_t, 3>> strides;
-  std::array<std::int64_t, 4> mask{};  ///< its sizes, 1 where it repeats; 0: no mask
+  std::array<std::int64_t, 4> mask{};  ///< sizes, 1 for broadcast dimensions; all 0: no mask
   std::array<std::int64_t, 4> mask_stride{};
   bool causal = false;
   float scale = 1.0f;
@@ -55,12 +54,12 @@ struct AttentionGraph {
   auto operator<=>(const AttentionGraph&) const = default;
 };
 
-/// One graph. Two calls with equal specs share a plan.
+/// One graph. Calls with equal specs share a plan.
 struct GraphSpec {
   GraphKind kind = GraphKind::kForward;
   DType dtype = DType::kFloat32;    ///< of x, y, weight and their gradients
-  std::array<std::int64_t, 4> x{};  ///< N, H, W, C; of attention q's N, H, T, D
-  std::array<std::int64_t, 4> y{};  ///< N, P, Q, O; of attention k's N, Hkv, S, D
+  std::array<std::int64_t, 4> x{};  ///< N, H, W, C; for attention q's N, H, T, D
+  std::array<std::int64_t, 4> y{};  ///< N, P, Q, O; for attention k's N, Hkv, S, D
   std::array<std::int64_t, 2> kernel{}, stride{}, padding{}, dilation{};
   std::int64_t groups = 1;
   AttentionGraph attention = {};
@@ -77,8 +76,8 @@ struct Binding {
 };
 using Bindings = std::vector<Binding>;
 
-/// The graph for a call, or nothing and the reason in `why` where no graph does exactly what the
-/// call asks.
+/// The graph for a call; nullopt, with the reason in `why`, if no graph computes exactly what the
+/// call requests.
 std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why);
 std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& why);
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why);

@@ -35,7 +35,7 @@ std::string_view type_of(DType dtype) {
   }
 }
 
-/// A slot's name in the text: a tensor's number, a constant, or a step's result.
+/// The variable of a slot in the source: a tensor's element, a constant, or a step's result.
 std::string slot(int number) {
   if (number < kMapNumbers) return fmt::format("a{}", number);
   if (number < kMapResults) return fmt::format("n{}", number - kMapNumbers);
@@ -54,7 +54,7 @@ MapCall map_call(const Map& map, const MapLayout& layout) {
   std::string& key = call.key;
   const auto last = static_cast<std::size_t>(layout.rank - 1);
   const Index length = layout.size[last], elements = map.y.elements();
-  // Packs are of one number unless every row of a tensor begins at a multiple of 16 bytes.
+  // A pack has one element unless every row of every tensor is aligned to 16 bytes.
   const auto pack = static_cast<Index>(16 / size_of(map.y.dtype()));
   bool packs = packable(map.y.raw()) && (layout.rank == 1 || length % pack == 0);
   key = {static_cast<char>(map.y.dtype()), static_cast<char>(layout.rank),
@@ -112,7 +112,7 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
   line("namespace starling::cuda {{");
   line("using T = {};", type_of(map.y.dtype()));
   line("using A = Compute<T>;");
-  // Half as many registers, and a quotient that is several times faster
+  // 32-bit indices need half the registers, and division is several times faster
   line("using U = std::uint{}_t;", is_short(map) ? 32 : 64);
   line("template <int N>");
   line("__device__ __forceinline__ void places(const MapArguments& p, U row, U along, U at) {{");

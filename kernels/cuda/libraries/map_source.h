@@ -7,16 +7,16 @@
 
 namespace starling::cuda {
 
-/// A launch of a Map that is compiled to a separate kernel, `compiled_map`. Maps with the same key
-/// are launches of one kernel: all but sizes, strides, numbers and addresses is in its text.
+/// The launch of a Map by a generated kernel, `compiled_map`. Maps with the same key share a
+/// kernel: all but sizes, strides, numbers and addresses is part of the source.
 struct MapCall {
   std::string key;
   MapArguments arguments{};
-  Index pack = 1;     ///< numbers that a thread takes
-  Index threads = 0;  ///< that take packs or places
+  Index pack = 1;     ///< elements that a thread processes
+  Index threads = 0;  ///< that process packs or single elements
 };
 MapCall map_call(const Map& map, const MapLayout& layout);
-/// The text, for NVRTC.
+/// The source for NVRTC.
 std::string map_text(const Map& map, const MapLayout& layout, Index pack);
 
 }  // namespace starling::cuda

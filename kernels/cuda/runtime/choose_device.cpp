@@ -31,7 +31,7 @@ DeviceChoice choose_device(const DeviceRequest& request, std::span<const DeviceI
                             "sm_100 and newer: an A100 or a newer GPU is needed",
                             device, info.name, info.major, info.minor)};
   }
-  // A newer runtime works with drivers of the same major version.
+  // A newer runtime works with older drivers of the same major version.
   if (info.driver_version / 1000 < info.runtime_version / 1000) {
     return {-1, fmt::format("the NVIDIA driver supports CUDA {}.{}, this program needs {}.0; "
                             "install a newer driver",

@@ -7,7 +7,7 @@
 
 namespace starling::cuda {
 
-/// Who asks for a device: one of the ranks of a host.
+/// The rank of a host that needs a device.
 struct DeviceRequest {
   int local_rank = 0, local_size = 1;
   bool share = false;  ///< several ranks may use one device
@@ -15,16 +15,16 @@ struct DeviceRequest {
 
 struct DeviceChoice {
   int device = -1;      ///< -1: none
-  std::string message;  ///< then: one line with the reason and the remedy
+  std::string message;  ///< if there is none: one line with the reason and the remedy
 };
 
-/// Which device a rank takes: rank i device i, or with `share` i modulo their number.
-/// `driver_error` is device_count()'s where there is no usable driver; `visible` is the
+/// Chooses a rank's device: rank i gets device i, or with `share` i modulo the number of devices.
+/// `driver_error`: device_count()'s message if there is no usable driver; `visible`: the
 /// environment's CUDA_VISIBLE_DEVICES, or null.
 DeviceChoice choose_device(const DeviceRequest& request, std::span<const DeviceInfo> devices,
                            const std::string& driver_error, const char* visible);
 
-/// Compute capabilities from this one on run the plug-in's code.
+/// The oldest supported compute capability (major version).
 constexpr int kOldestMajor = 8;
 
 }  // namespace starling::cuda

@@ -14,11 +14,11 @@
 namespace starling::cuda {
 namespace {
 
-/// Events with times, compared with one that the host has waited for.
+/// Timed events, relative to a reference event whose host time is known.
 class CudaClock final : public DeviceClock {
  public:
   explicit CudaClock(CudaBackend& backend) : backend_(backend), reference_(create_timed_event()) {
-    backend.synchronize();  // what is under way would make the wait below longer
+    backend.synchronize();  // pending work would delay the reference
     record_event(reference_, backend.handle());
     host_wait(reference_);
     reference_time_ = std::chrono::steady_clock::now();
@@ -56,7 +56,8 @@ class CudaClock final : public DeviceClock {
   }
 
  private:
-  /// The driver counts milliseconds in fp32: from further away the reference would blur.
+  /// The driver returns milliseconds in fp32; the reference is renewed after this many seconds,
+  /// before rounding matters.
   static constexpr double kFar = 1.0;
 
   CudaBackend& backend_;

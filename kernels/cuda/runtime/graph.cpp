@@ -10,12 +10,12 @@
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the
-// graph.
+// Graphs. A launch writes the step's values to pinned memory, copies them to the step block on the
+// device, and launches the graph.
 namespace starling::cuda {
 namespace {
 
-constexpr std::size_t kStepBlock = 256 << 10;  // some thousand operations that depend on the step
+constexpr std::size_t kStepBlock = 256 << 10;  // for some thousand step-dependent operations
 constexpr std::size_t kSlotAlignment = 16;
 
 }  // namespace
@@ -41,7 +41,7 @@ class CudaBackend::Graph final : public DeviceGraph {
   ~Graph() override {
     try {
       if (launched_.id != 0) backend_.host_->events.synchronize(launched_);
-    } catch (...) {  // an error of earlier work, which its own waits report
+    } catch (...) {  // errors of earlier work are reported by its own waits
     }
     destroy_graph(graph_);
     slots_.clear();
@@ -68,7 +68,7 @@ class CudaBackend::Graph final : public DeviceGraph {
   CudaBackend& backend_;
   GraphHandle graph_;
   std::vector<Capture::Slot> slots_;
-  std::size_t bytes_ = 0;  ///< of the step block
+  std::size_t bytes_ = 0;  ///< used in the step block
   std::vector<StreamKind> outer_;
   Event launched_;
 };
@@ -105,8 +105,8 @@ std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
   std::vector<StreamKind> outer = host_->events.end_capture();
   GraphHandle graph = nullptr;
   try {
-    // A launch is on the compute stream, of low priority: updates and exchanges are to come first
-    // in a graph too.
+    // The compute stream, on which graphs are launched, has low priority. Updates and exchanges
+    // keep the higher priority of their streams.
     graph = cuda::end_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)], true);
   } catch (...) {
     pool_->end_capture(false);

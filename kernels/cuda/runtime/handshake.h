@@ -4,8 +4,8 @@
 
 #include "core/host_device.h"
 
-// Handshakes between the devices and processes of a host: numbers that any of them may look at
-// while another sets them.
+// Synchronisation between the devices and processes of a host by counters that one sets and others
+// poll.
 namespace starling::cuda {
 
 STARLING_HD std::uint32_t load_acquire_system(const std::uint32_t* from) {
@@ -31,18 +31,18 @@ namespace shim {
 void sleep_in_kernel(unsigned nanoseconds);  // tests/fakes/cuda/time_slice.h
 }
 #endif
-/// Sleeps for so long at most. For kernels alone.
+/// Sleeps for at most this time. Only for kernels.
 STARLING_HD void sleep_nanoseconds(unsigned duration) {
 #if defined(__CUDA_ARCH__)
   __nanosleep(duration);
 #elif defined(__CUDACC__)
-  (void)duration;  // nvcc's pass for the host, which runs no kernel
+  (void)duration;  // in nvcc's host pass, which runs no kernel
 #else
   shim::sleep_in_kernel(duration);
 #endif
 }
 
-/// Whether a wrapping counter has reached `target`.
+/// Whether a counter, which may wrap around, has reached `target`.
 STARLING_HD bool has_reached(std::uint32_t count, std::uint32_t target) {
   return static_cast<std::int32_t>(count - target) >= 0;
 }

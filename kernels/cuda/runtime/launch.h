@@ -12,8 +12,8 @@ namespace starling::cuda {
 struct Launch {
   Dim3 grid, block;
   StreamHandle stream = nullptr;
-  std::size_t shared_bytes = 0;  ///< of dynamic_shared()
-  /// Leave it out: names the operation in errors and records
+  std::size_t shared_bytes = 0;  ///< size of dynamic_shared()
+  /// Source position that names the operation in errors and records; use the default
   std::source_location where = std::source_location::current();
 };
 
@@ -36,8 +36,9 @@ void launch(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #endif
 }
 
-/// Blocks of `threads` threads without dynamic shared memory that one multiprocessor holds at once:
-/// a grid of so many for each of them runs in one go. Depends on the kernel and the device alone.
+/// The number of blocks of `threads` threads without dynamic shared memory that one multiprocessor
+/// runs at the same time. A grid of that many per multiprocessor runs in a single wave. Depends on
+/// kernel and device only.
 template <class... P>
 int resident_blocks(void (*kernel)(P...), int threads,
                     const std::source_location& where = std::source_location::current()) {
@@ -50,8 +51,8 @@ int resident_blocks(void (*kernel)(P...), int threads,
 #endif
 }
 
-/// Launches a kernel of one thread that may wait for what other ranks' devices do: in the shim it
-/// holds up no other rank's launches.
+/// Launches a one-thread kernel that may wait for other ranks' devices; in the shim it does not
+/// block other ranks' launches.
 template <class... P, class... A>
 void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #if defined(__CUDACC__)
@@ -76,8 +77,8 @@ void load(void (*kernel)(P...),
 #endif
 }
 
-/// Does launch() through the calling library's copy of the runtime: a plug-in's kernels are known
-/// to no other.
+/// launch() through the calling library's own copy of the runtime, which is the only one that knows
+/// a plug-in's kernels.
 template <class... P, class... A>
 void launch_own(void (*kernel)(P...), const Launch& how, A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");
@@ -97,8 +98,8 @@ void launch_own(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #endif
 }
 
-/// Blocks of `threads` that cover n elements with `per_thread` each, at most `most`: kernels stride
-/// over what is left.
+/// The number of blocks of `threads` that cover n elements with `per_thread` each, at most `most`;
+/// kernels use grid-stride loops for the rest.
 inline unsigned blocks_for(Index n, int threads, int per_thread = 1, Index most = 65535 * 16) {
   const Index each = Index{threads} * per_thread;
   const Index blocks = (n + each - 1) / each;

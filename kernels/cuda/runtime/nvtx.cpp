@@ -10,8 +10,8 @@
 namespace starling::cuda {
 
 void install_nvtx() {
-  // Profilers name their library in this variable before the program starts; without one NVTX's
-  // calls do nothing.
+  // Profilers set this variable to the path of their library before the program starts; without it
+  // NVTX does nothing.
   static const TraceHook hook{[](const char* name) { nvtxRangePushA(name); },
                               [] { nvtxRangePop(); },
                               std::getenv("NVTX_INJECTION64_PATH") != nullptr};

@@ -2,8 +2,8 @@
 
 namespace starling::cuda {
 
-/// Makes the spans of the host (core/trace.h), from now on, NVTX ranges of the same names, where
-/// they are traced or a profiler is attached. Does nothing where the headers of NVTX are missing.
+/// From now on, host spans (core/trace.h) are also NVTX ranges of the same names, if tracing is on
+/// or a profiler is attached. Does nothing if built without NVTX.
 void install_nvtx();
 
 }  // namespace starling::cuda

@@ -63,7 +63,7 @@ std::shared_ptr<PeerBlock> CudaPeerMemory::create(std::size_t bytes, int& descri
   auto block = std::make_shared<MappedPeerBlock>(
       device, shareable_allocate(device, bytes, descriptor), bytes);
   set_async(block->data(), 0, bytes, backend_.handle());
-  host_wait_stream(backend_.handle());  // before others can read it
+  host_wait_stream(backend_.handle());  // before other processes read it
   return block;
 }
 

@@ -9,8 +9,9 @@
 namespace starling::cuda {
 namespace {
 
-constexpr unsigned kPause = 128;        // nanoseconds between two looks at a counter
-constexpr unsigned kLooksAtWords = 64;  // at a counter, for one over the bus to the host's memory
+constexpr unsigned kPause = 128;  // nanoseconds between two reads of a counter
+// Reads of a counter per read of host memory, which crosses the bus
+constexpr unsigned kLooksAtWords = 64;
 
 __global__ void signal_kernel(std::uint32_t* counter, StepScalar<std::uint32_t> value) {
   store_release_system(counter, value.get());
@@ -28,7 +29,7 @@ __global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited,
       if (looks % kLooksAtWords == 0) {
         if (load_acquire_system(&words->lost) != 0) return;
         const std::uint32_t now = load_acquire_system(&words->ran);
-        if (begin == 0) begin = now;  // 0: not noted yet
+        if (begin == 0) begin = now;  // 0: not set yet
         if (now - begin > limit) {
           words->rank = awaited.ranks[i];
           words->bucket = purpose.bucket;
@@ -66,7 +67,7 @@ void CudaPeerMemory::signal(std::uint32_t* counter, std::uint32_t value) {
 void CudaPeerMemory::await(std::span<const Awaited> counters, std::uint32_t value,
                            const Purpose& purpose, double limit_seconds) {
   tick();
-  // What the host noted last may be a tick old.
+  // The host's clock value may be one tick old.
   const auto limit =
       static_cast<std::uint32_t>(std::clamp(limit_seconds, 0.0, 1e6) * 1e3) + PeerWords::kTick;
   while (!counters.empty()) {

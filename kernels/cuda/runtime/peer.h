@@ -15,32 +15,33 @@ namespace starling::cuda {
 
 class CudaBackend;
 
-/// Words in pinned host memory, where the device says what it waited for in vain, and the host that
-/// nothing is to be awaited any more.
+/// Words in pinned host memory: the device reports a wait that timed out, and the host tells it to
+/// stop waiting.
 struct PeerWords {
-  std::uint32_t lost = 0;  ///< not 0: nothing is awaited any more
-  std::uint32_t told = 0;  ///< not 0: the rest holds what was lost
+  std::uint32_t lost = 0;  ///< nonzero: stop waiting
+  std::uint32_t told = 0;  ///< nonzero: the other fields describe the wait that timed out
   std::int32_t rank = 0, bucket = 0, kind = 0;
   std::uint32_t wanted = 0, seen = 0;
-  /// By the host: milliseconds in which its process ran, by which limits go
+  /// Written by the host: milliseconds during which its process was running, the clock of time
+  /// limits
   std::uint32_t ran = 0;
   static constexpr std::uint32_t kTick = 50;  ///< milliseconds
 };
 
-/// The counters of one launch.
+/// The counters that one launch waits for.
 struct AwaitedCounters {
   static constexpr int kMost = 8;
-  // Plain arrays, which a kernel's argument may be indexed by
+  // Plain arrays, since kernel arguments of other types cannot be indexed
   const std::uint32_t* counters[kMost] = {};
   std::int32_t ranks[kMost] = {};
   std::int32_t count = 0;
 };
 
-/// Blocks are allocated and mapped by the runtime (runtime.h); signals and waits are kernels of one
-/// thread, both eagerly and in graphs.
+/// Blocks are allocated and mapped by runtime.h; signals and waits are one-thread kernels, in
+/// graphs too.
 class CudaPeerMemory final : public PeerMemory {
  public:
-  /// The backend outlives it; blocks may outlive both.
+  /// The backend must outlive it; blocks may outlive both.
   explicit CudaPeerMemory(CudaBackend& backend);
   ~CudaPeerMemory() override;
 
@@ -53,15 +54,15 @@ class CudaPeerMemory final : public PeerMemory {
   void give_up() override;
   void restart() override;
 
-  /// Peer.cu
+  /// In peer.cu
   void signal(std::uint32_t* counter, std::uint32_t value) override;
-  /// Peer.cu
+  /// In peer.cu
   void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
              double limit_seconds) override;
 
  private:
   void load_kernels();  ///< peer.cu
-  void tick();          ///< from now on `ran` advances
+  void tick();          ///< updates `ran` periodically from now on
 
   CudaBackend& backend_;
   std::shared_ptr<std::byte> pinned_;

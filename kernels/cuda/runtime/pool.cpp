@@ -35,7 +35,7 @@ void Pool::close() {
 
 std::size_t Pool::size_class(std::size_t bytes) {
   if (bytes <= 512) return 512;
-  // Eight classes per power of two, and never finer than 512 bytes.
+  // Eight size classes per power of two, at least 512 bytes apart.
   const std::size_t step = std::max<std::size_t>(512, std::bit_floor(bytes - 1) / 8);
   return (bytes + step - 1) / step * step;
 }
@@ -57,7 +57,7 @@ Pool::Block Pool::take(std::size_t bytes, StreamKind stream) {
   return block;
 }
 
-/// A free block of this size class, or among large ones of at most a quarter more.
+/// A free block of this size class; large blocks may be up to a quarter larger.
 std::byte* Pool::from_list(FreeBlocks& free, std::size_t& size) {
   const std::size_t most = size > kLargestSmall ? size + size / 4 : size;
   for (auto it = free.lower_bound(size); it != free.end() && it->first <= most; ++it) {
@@ -74,8 +74,8 @@ std::byte* Pool::from_cache(std::size_t& size, StreamKind stream) {
   return from_list(free_[static_cast<std::size_t>(stream)], size);
 }
 
-/// First what graphs have already; then free blocks of eager work, which was all told to come
-/// before the graph.
+/// Prefers blocks of graphs; then takes free blocks of eager work on any stream, all of which
+/// precedes the graph.
 std::byte* Pool::for_graph(std::size_t& size, StreamKind stream) {
   std::byte* data = from_list(captured_free_[static_cast<std::size_t>(stream)], size);
   if (!data) data = from_list(graph_free_, size);
@@ -104,7 +104,7 @@ void Pool::end_capture(bool kept) noexcept {
       free.clear();
     }
     if (graphs_ == 0) dissolve_graphs();
-  } catch (...) {  // no host memory for the list: blocks are lost to the pool until the end
+  } catch (...) {  // out of host memory: these blocks stay unused until the end
   }
 }
 
@@ -117,7 +117,7 @@ void Pool::release_graph() noexcept {
   }
 }
 
-/// Dissolves the graphs' memory: all that graphs did was done in kCompute's order.
+/// Returns the graphs' blocks to eager work: graphs ran in the order of kCompute.
 void Pool::dissolve_graphs() {
   for (auto& [size, blocks] : graph_free_) {
     auto& all = free_[static_cast<std::size_t>(StreamKind::kCompute)][size];
@@ -135,7 +135,7 @@ std::size_t Pool::graph_bytes() const {
 std::byte* Pool::from_driver(std::size_t size) {
   if (size > kLargestSmall) return driver_allocate(size);
   if (left_ < size) {
-    // The rest of the old slab is not lost: blocks of the sizes that it can hold.
+    // Splits the rest of the old slab into free blocks.
     while (left_ >= 512) {
       const std::size_t piece = std::min(kLargestSmall, std::bit_floor(left_));
       free_[0][piece].push_back(cut_);
@@ -154,13 +154,13 @@ std::byte* Pool::from_driver(std::size_t size) {
 }
 
 std::byte* Pool::driver_allocate(std::size_t size) {
-  use_device(device_);  // the calling thread may be new
+  use_device(device_);  // may be a new thread
   const bool captures = capturing_ == std::this_thread::get_id();
   std::optional<RelaxedCapture> relaxed;
   if (captures) relaxed.emplace();
   void* data = device_allocate(size);
-  // Cached memory cannot be given back while any thread captures: that waits for the streams, and
-  // would spoil the capture.
+  // Cached memory cannot be freed while any thread captures, since that waits for all streams,
+  // which would invalidate the capture.
   if (!data && capturing_ == std::thread::id() && release_cached() > 0)
     data = device_allocate(size);
   if (!data) out_of_memory(size);
@@ -169,7 +169,7 @@ std::byte* Pool::driver_allocate(std::size_t size) {
   return static_cast<std::byte*>(data);
 }
 
-/// Gives large free blocks back to the driver; returns their bytes.
+/// Frees large unused blocks; returns their bytes.
 std::size_t Pool::release_cached() {
   std::size_t released = 0;
   for (auto& free : free_) {
@@ -198,7 +198,7 @@ void Pool::give_back(const Block& block) noexcept {
   stats_.in_use -= block.size;
   try {
     const bool captures = capturing_ != std::thread::id();
-    // Captured work may use it.
+    // Captured work may use the block.
     if (!block.graphs && capturing_ == std::this_thread::get_id()) graph_bytes_ += block.size;
     if (captures && (block.graphs || capturing_ == std::this_thread::get_id())) {
       captured_free_[static_cast<std::size_t>(block.stream)][block.size].push_back(block.data);
@@ -210,7 +210,7 @@ void Pool::give_back(const Block& block) noexcept {
       free_[static_cast<std::size_t>(StreamKind::kCompute)][block.size].push_back(block.data);
       graph_bytes_ -= block.size;
     }
-  } catch (...) {  // no host memory for the list: the block is lost to the pool until the end
+  } catch (...) {  // out of host memory: the block stays unused until the end
   }
 }
 

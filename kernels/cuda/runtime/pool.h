@@ -13,19 +13,20 @@
 
 namespace starling::cuda {
 
-/// Device memory for tensors. Freed blocks are kept by stream and size class and handed out again
-/// on the same stream, without a wait: whatever the stream was told to do with a block before comes
-/// before what it is told next. The driver is asked only while the pool grows: small blocks are cut
-/// from slabs, large ones are their own. Thread-safe.
+/// Device memory for tensors. Freed blocks are cached by stream and size class and reused on the
+/// same stream without waiting, since the stream executes earlier work on a block first. The driver
+/// is only called while the pool grows: small blocks are cut from slabs, large ones are allocated
+/// separately. Thread-safe.
 ///
-/// Graphs have blocks of their own, for a replay writes where its capture did: from begin_capture()
-/// to end_capture() the capturing thread gets these alone, and they come back to all work once no
-/// graph is left. Graphs run one after the other, each joined with the stream that it is launched
-/// on (kCompute), so one's blocks serve the next too; within a capture a block stays with its
-/// stream. What outlives a capture keeps its block, and its numbers until the next graph runs.
+/// Graphs have separate blocks, since each replay writes to the addresses of its capture. Between
+/// begin_capture() and end_capture() the capturing thread gets only such blocks; they return to
+/// general use when no graph is left. Graphs run one after another, each ordered with the stream
+/// that launches it (kCompute), so they can share blocks; within a capture a block is only reused
+/// on its stream. Tensors that outlive a capture keep their block, and its contents until the next
+/// graph runs.
 class Pool {
  public:
-  /// `device`: whose memory; `name` for messages; `wait_for_all` makes the host wait for all
+  /// `device`: whose memory; `name`: for messages; `wait_for_all`: makes the host wait for all
   /// streams.
   Pool(int device, std::string name, std::function<void()> wait_for_all);
   ~Pool();
@@ -34,30 +35,30 @@ class Pool {
 
   struct Block {
     std::byte* data = nullptr;
-    std::size_t size = 0;  ///< what it can hold
+    std::size_t size = 0;  ///< usable size
     StreamKind stream = StreamKind::kCompute;
-    bool graphs = false;  ///< a replay may write it
+    bool graphs = false;  ///< belongs to graphs: a replay may write it
   };
-  /// Takes at least `bytes` bytes, aligned to 512, for work on `stream`. Error(kMemory) with the
-  /// needed and the free bytes where there are none, after all cached blocks have been given back
-  /// to the driver.
+  /// Returns a block of at least `bytes` bytes, aligned to 512, for work on `stream`. If the device
+  /// has no memory left, frees all cached blocks and tries again, then throws Error(kMemory) with
+  /// the needed and the free bytes.
   Block take(std::size_t bytes, StreamKind stream);
   void give_back(const Block& block) noexcept;
   MemoryStats stats() const;
 
-  /// The calling thread captures from now on. All streams' earlier work comes before what kCompute
-  /// is told next.
+  /// The calling thread captures from now on. Earlier work of all streams must precede further work
+  /// on kCompute.
   void begin_capture();
-  /// `kept`: a graph has come of it, which release_graph() will tell the end of.
+  /// `kept`: the capture became a graph, which ends with release_graph().
   void end_capture(bool kept) noexcept;
   void release_graph() noexcept;
-  std::size_t graph_bytes() const;  ///< of blocks that belong to graphs, in use or not
-  /// No wait from now on: the streams are gone.
+  std::size_t graph_bytes() const;  ///< of blocks that belong to graphs, used or not
+  /// Disables waiting, since the streams are destroyed.
   void close();
 
-  /// The size class of a request: 512 bytes and up, at most an eighth is wasted above 4 KiB.
+  /// The size class of a request: at least 512 bytes; above 4 KiB at most an eighth is unused.
   static std::size_t size_class(std::size_t bytes);
-  /// Requests above it own their memory.
+  /// Larger requests are allocated separately.
   static constexpr std::size_t kLargestSmall = std::size_t{4} << 20;
   static constexpr std::size_t kSlab = std::size_t{32} << 20;
 
@@ -76,14 +77,15 @@ class Pool {
   const std::string name_;
   std::function<void()> wait_for_all_;
   mutable std::mutex mutex_;
-  std::array<FreeBlocks, kStreamKinds> free_;           ///< by stream
-  std::array<FreeBlocks, kStreamKinds> captured_free_;  ///< of graphs: died within this capture
-  FreeBlocks graph_free_;                               ///< of graphs: died before it
-  std::thread::id capturing_{};                         ///< none: no thread
+  std::array<FreeBlocks, kStreamKinds> free_;  ///< by stream
+  /// Of graphs: freed during this capture, by stream
+  std::array<FreeBlocks, kStreamKinds> captured_free_;
+  FreeBlocks graph_free_;        ///< of graphs: freed before this capture
+  std::thread::id capturing_{};  ///< none: no thread
   int graphs_ = 0;
   std::size_t graph_bytes_ = 0;
   std::vector<std::byte*> slabs_;
-  std::byte* cut_ = nullptr;  ///< what is left of the newest slab
+  std::byte* cut_ = nullptr;  ///< the unused rest of the newest slab
   std::size_t left_ = 0;
   MemoryStats stats_;
 };

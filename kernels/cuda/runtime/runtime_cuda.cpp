@@ -27,9 +27,9 @@ void check(cudaError_t error, const char* call) {
        cudaGetErrorName(error));
 }
 
-/// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or
-/// an earlier kernel's error, should not stay unseen. After an error of the device's every call
-/// fails: the first is enough. At the process's end the driver may be gone before the last of it.
+/// Logs a failed release of memory: not fatal, but it may indicate an invalidated capture or an
+/// earlier kernel's error. After a device error every call fails, so only the first is logged. At
+/// process exit the driver may already be unloaded.
 void warn_unless_freed(cudaError_t error, const char* call) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
   cudaGetLastError();
@@ -37,14 +37,14 @@ void warn_unless_freed(cudaError_t error, const char* call) noexcept {
   if (said.test_and_set()) return;
   try {
     log::warning("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
-  } catch (...) {  // no memory for the line
+  } catch (...) {  // out of memory for the message
   }
 }
 
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(EventHandle event) { return static_cast<cudaEvent_t>(event); }
 
-/// The streams by name, for an error that says which one was forgotten.
+/// The names of the streams, for errors.
 struct StreamNames {
   std::mutex mutex;
   std::map<cudaStream_t, std::string> names;
@@ -57,9 +57,9 @@ StreamNames& stream_names() {
 struct Captured {
   unsigned long long id = 0;
   cudaGraph_t graph = nullptr;
-  std::vector<cudaGraphNode_t> last;  ///< what the stream's next work would come after
+  std::vector<cudaGraphNode_t> last;  ///< the nodes that the stream's next work would depend on
 };
-/// Id 0 where the stream does not capture.
+/// Id 0 if the stream does not capture.
 Captured captured_by(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   Captured result;
@@ -69,15 +69,15 @@ Captured captured_by(cudaStream_t stream) {
   if (cudaStreamGetCaptureInfo(stream, &status, &result.id, &result.graph, &nodes, &edges,
                                &count) != cudaSuccess ||
       status != cudaStreamCaptureStatusActive) {
-    cudaGetLastError();  // an invalid capture is for cudaStreamEndCapture to tell
+    cudaGetLastError();  // cudaStreamEndCapture reports an invalid capture
     return {};
   }
   result.last.assign(nodes, nodes + count);
   return result;
 }
 
-/// Streams whose last captured work nothing follows, and the capturing stream does not either: the
-/// runtime's own error names none.
+/// Streams with captured work that the capturing stream has not waited for; the runtime's error
+/// does not name them.
 std::string unjoined_streams(cudaStream_t origin) {
   const Captured main = captured_by(origin);
   std::string names;
@@ -106,7 +106,7 @@ int device_count(std::string& why) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess) return count;
-  cudaGetLastError();  // it is answered here
+  cudaGetLastError();  // clears the error, which is handled here
   if (error == cudaErrorNoDevice) return 0;
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
@@ -185,7 +185,7 @@ void stream_wait(StreamHandle stream, EventHandle event) {
 bool event_done(EventHandle event) {
   const cudaError_t error = cudaEventQuery(event_of(event));
   if (error == cudaErrorNotReady) {
-    cudaGetLastError();  // no error of a later call's
+    cudaGetLastError();  // clears the error, so that later calls do not return it
     return false;
   }
   check(error, "cudaEventQuery");
@@ -205,7 +205,7 @@ void* device_allocate(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // the pool may have a remedy
+    cudaGetLastError();  // the pool may free memory and retry
     return nullptr;
   }
   check(error, "cudaMalloc");
@@ -240,7 +240,7 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
   ++launches;
   if (shared_bytes > kSharedWithoutAsking) {
     static std::mutex mutex;
-    // The attribute is one value per kernel: it only rises
+    // The attribute is per kernel, so it is only ever raised
     static std::map<const void*, std::size_t> allowed;
     const std::lock_guard lock(mutex);
     std::size_t& most = allowed[kernel];
@@ -296,7 +296,7 @@ GraphHandle end_capture(StreamHandle stream, bool own_priorities) {
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream_of(stream), &graph);
   if (error != cudaSuccess) {
-    cudaGetLastError();  // it is answered here
+    cudaGetLastError();  // clears the error, which is handled here
     if (graph) cudaGraphDestroy(graph);
     fail(ExitCode::kInternal, "cuda", "cudaStreamEndCapture: {} ({}){}{}",
          cudaGetErrorString(error), cudaGetErrorName(error),
@@ -327,7 +327,7 @@ void abandon_capture(StreamHandle stream) noexcept {
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(stream_of(stream), &graph);
   if (graph) cudaGraphDestroy(graph);
-  cudaGetLastError();  // why it failed was told by the call that spoiled it
+  cudaGetLastError();  // the call that invalidated the capture has reported the reason
 }
 void launch_graph(GraphHandle graph, StreamHandle stream) {
   ++graph_launches;

@@ -10,9 +10,8 @@
 #include "core/error.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Shareable memory is the driver's (cuMem…): the runtime has no calls for it. The driver's
-// functions are asked of the runtime, since a program that is linked with libcuda does not start
-// where there is no driver.
+// Shareable memory needs the driver API (cuMem…). Its functions are looked up through the runtime,
+// since a program linked with libcuda does not start without a driver.
 namespace starling::cuda {
 namespace {
 
@@ -79,13 +78,14 @@ CUmemAllocationProp properties_of(int device) {
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-  // Buckets lie here, and a network card may be asked to send them.
+  // Buckets are allocated here, and a network card may send them directly.
   properties.allocFlags.gpuDirectRDMACapable =
       has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) ? 1 : 0;
   return properties;
 }
 
-/// Size of a whole block, the same on every device that can share: so a size tells what is mapped.
+/// The size rounded up to the granularity, which is the same on all devices that can share; so the
+/// size identifies the mapping.
 std::size_t whole(int device, std::size_t bytes) {
   const CUmemAllocationProp properties = properties_of(device);
   std::size_t granularity = 0;
@@ -94,7 +94,7 @@ std::size_t whole(int device, std::size_t bytes) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-/// A piece of memory as long as somebody holds or maps it.
+/// Owns a reference to a memory allocation, which lives as long as anyone refers to it or maps it.
 struct Handle {
   CUmemGenericAllocationHandle value = 0;
   bool held = false;
@@ -197,7 +197,7 @@ void shareable_free(int device, void* memory, std::size_t bytes) noexcept {
     const std::size_t size = whole(device, bytes);
     driver().unmap(address, size);
     driver().free_address(address, size);
-  } catch (const Error&) {  // the device is lost, and its memory with it
+  } catch (const Error&) {  // the device is lost, with its memory
   }
 }
 

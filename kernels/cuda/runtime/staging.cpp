@@ -11,7 +11,7 @@
 namespace starling::cuda {
 namespace {
 
-std::atomic<std::uint64_t> copied{0};  // through slots
+std::atomic<std::uint64_t> copied{0};  // bytes, through slots
 
 void copy_on_host(void* to, const void* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
@@ -37,8 +37,7 @@ void EventRing::recycle() {
   if (free_.empty()) add_handles();
 }
 
-/// All handles mark something that is not known to be done, so the marks fill their room: both are
-/// doubled.
+/// Doubles the number of handles and of marks, when all handles are in use.
 void EventRing::add_handles() {
   std::vector<Mark> wider(2 * marks_.size());
   free_.reserve(wider.size());
@@ -51,7 +50,7 @@ void EventRing::add_handles() {
 Event EventRing::record(StreamKind stream) {
   const std::lock_guard lock(mutex_);
   if (capturing_ && joined_[static_cast<std::size_t>(stream)]) return record_captured(stream);
-  // A capture forbids to ask what is done
+  // Events cannot be queried during a capture
   if (free_.empty()) capturing_ ? add_handles() : recycle();
   record_event(free_.back(), streams_[static_cast<std::size_t>(stream)]);
   at(next_) = {free_.back(), stream};
@@ -73,7 +72,7 @@ void EventRing::wait_captured(StreamKind stream, Event event) {
     return;
   }
   const std::uint64_t number = event.id & ~kCaptured;
-  if (number < captured_first_) return;  // an earlier graph's: it runs before
+  if (number < captured_first_) return;  // of an earlier graph, which precedes this one
   const auto place = static_cast<std::size_t>(number - captured_first_);
   require(place < captured_.size(), "cuda",
           "an event that was never recorded, number {} of a capture", number);
@@ -87,8 +86,8 @@ void EventRing::begin_capture() {
   capturing_ = true;
   joined_ = {};
   joined_[static_cast<std::size_t>(StreamKind::kCompute)] = true;
-  // A launch is on the compute stream; its work on these two must not overtake what they were told
-  // before.
+  // Graphs are launched on the compute stream; their work on these two must not overtake earlier
+  // work there.
   outer_ = {};
   for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication})
     outer_[static_cast<std::size_t>(other)] = true;
@@ -137,7 +136,7 @@ void EventRing::synchronize(Event event) {
     handle = mark->handle;
   }
   const TraceSpan span(kHostWait);
-  // Only this thread records, so the handle stays what it is; others may ask meanwhile
+  // Only this thread records, so the handle does not change; others may query meanwhile
   host_wait(handle);
 }
 
@@ -159,7 +158,7 @@ void Staging::finish(Slot& slot) {
   slot.to = nullptr;
 }
 
-/// The slot that was used the longest ago, once it is free.
+/// The least recently used slot, once it is free.
 Staging::Slot& Staging::next() {
   if (!memory_) {
     const std::size_t bytes = slot_bytes_ * slots_.size();
@@ -195,7 +194,7 @@ void Staging::to_device(const void* from, std::byte* to, std::size_t bytes, Stre
 
 void Staging::to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
                       StreamHandle stream) {
-  // All slots are in flight before the first is read; next() empties the oldest.
+  // All slots are used before the first is read; next() empties the oldest.
   Event last;
   for (std::size_t begin = 0; begin < bytes; begin += slot_bytes_) {
     last = to_host_later(from + begin, static_cast<std::byte*>(to) + begin,
@@ -217,7 +216,7 @@ Event Staging::to_host_later(const std::byte* from, void* to, std::size_t bytes,
 }
 
 void Staging::finish(Event event) {
-  // Earlier copies may be another stream's; theirs are finished when they are done.
+  // Earlier copies may be on another stream; those are finished if done.
   for (Slot& slot : slots_) {
     if (slot.to && slot.event.id <= event.id &&
         (slot.event.id == event.id || events_.done(slot.event)))

@@ -12,19 +12,20 @@
 
 namespace starling::cuda {
 
-/// Name of the host's waits for the device on the timeline.
+/// Name of host waits for the device on the timeline.
 inline constexpr std::string_view kHostWait = "wait for the device";
 
 using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 
-/// The events of a backend: numbers that only rise, on handles that are used again once what they
-/// marked is done. So a number without a handle is done. One thread records and waits; any thread
-/// may ask done().
+/// The events of a backend: increasing numbers, on event handles that are reused once their event
+/// is done. A number without a handle is therefore done. One thread records and waits; any thread
+/// may call done().
 ///
-/// Marks in a capture are its own, on the streams that take part in it: kCompute, and those that
-/// have waited for one of its marks. Every launch of the graph comes after what kUpdate and
-/// kCommunication have been told until then, and after what kUpload has where the capture waits for
-/// an event of it from before (the streams that end_capture() returns). Once the capture has ended,
+/// A capture has events of its own, on the streams that take part in it: kCompute, and streams that
+/// have waited for one of its events. Every launch of the graph is ordered after earlier work on
+/// kUpdate and kCommunication, and on kUpload if the capture waits for an event of kUpload from
+/// before it (end_capture() returns these streams). After the capture its events refer to the last
+/// launch of any graph.
 /// its marks stand for the last launch of any graph.
 class EventRing {
  public:
@@ -39,13 +40,12 @@ class EventRing {
   bool done(Event event);
 
   void begin_capture();
-  /// The streams that the capture waits for from before it.
+  /// Returns the streams that launches of the graph must wait for.
   std::vector<StreamKind> end_capture() noexcept;
-  /// A graph has been launched, and `after` recorded.
+  /// Called after a graph was launched and `after` recorded.
   void launched(Event after);
 
-  /// Handles made at the start; more follow only while so many marks are ahead of the device. A
-  /// power of two.
+  /// Initial number of handles, a power of two; more are made if so many events are pending.
   static constexpr std::size_t kHandles = 64;
 
  private:
@@ -54,37 +54,36 @@ class EventRing {
     StreamKind stream = StreamKind::kCompute;
   };
   Mark& at(std::uint64_t number) { return marks_[number & (marks_.size() - 1)]; }
-  /// Finds an event's mark; null where it is done and its handle is used again. Under mutex_.
+  /// An event's entry; null if it is done and its handle was reused. Requires mutex_.
   const Mark* find(Event event);
-  /// Makes handles free, new ones only where none is done. Under mutex_.
+  /// Frees handles of completed events; makes new ones if there are none. Requires mutex_.
   void recycle();
   void add_handles();
-  /// Bit in the numbers of a capture's marks
+  /// Marks the numbers of captured events
   static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
   static bool is_captured(Event event) { return (event.id & kCaptured) != 0; }
   Event record_captured(StreamKind stream);
   void wait_captured(StreamKind stream, Event event);
 
   Streams streams_;
-  /// Guards the following: a handle must not be recorded again while somebody asks for what it
-  /// marked before
+  /// Guards the members below: a handle must not be recorded again while another thread queries its
+  /// previous event
   std::mutex mutex_;
-  std::vector<Mark> marks_;  ///< of the numbers from first_ to before next_, round and round
-  std::uint64_t first_ = 1, next_ = 1;  ///< 0 is the number of no event
+  std::vector<Mark> marks_;             ///< ring buffer of events first_ … next_ - 1
+  std::uint64_t first_ = 1, next_ = 1;  ///< numbers start at 1; 0 is no event
   std::vector<EventHandle> free_;
 
   bool capturing_ = false;
-  std::vector<EventHandle> captured_handles_;  ///< used again by every capture
-  std::vector<StreamKind> captured_;           ///< streams of this capture's marks
-  std::uint64_t captured_first_ = 1;           ///< number of its first
-  std::array<bool, kStreamKinds> joined_{};    ///< streams that take part in it
-  std::array<bool, kStreamKinds> outer_{};     ///< streams whose work from before it is waited for
+  std::vector<EventHandle> captured_handles_;  ///< reused by every capture
+  std::vector<StreamKind> captured_;           ///< the stream of each event of this capture
+  std::uint64_t captured_first_ = 1;           ///< number of its first event
+  std::array<bool, kStreamKinds> joined_{};    ///< streams that take part in the capture
+  std::array<bool, kStreamKinds> outer_{};     ///< streams whose earlier work it waits for
   Event last_launch_;
 };
 
-/// Pinned host memory, taken at the first use, in slots that are used in turn: what copies between
-/// the host and a device pass through, so that no copy waits for the device unless all slots are in
-/// use.
+/// Pinned host memory for copies between host and device, allocated at the first use, in slots used
+/// in rotation. A copy only waits for the device if all slots are in use.
 class Staging {
  public:
   Staging(std::size_t slot_bytes, int slots, EventRing& events)
@@ -95,7 +94,7 @@ class Staging {
 
   std::size_t slot_bytes() const { return slot_bytes_; }
   void to_device(const void* from, std::byte* to, std::size_t bytes, StreamHandle stream);
-  /// Copies numbers that `write` puts into the slot; bytes fit it.
+  /// Copies what `write` stores in the slot, at most a slot's size.
   template <class Write>
   void written_to_device(const Write& write, std::byte* to, std::size_t bytes,
                          StreamHandle stream) {
@@ -104,18 +103,18 @@ class Staging {
     copy_async(to, slot.memory, bytes, CopyKind::kHostToDevice, stream);
     record_event(slot.used, stream);
   }
-  /// Waits.
+  /// Blocking.
   void to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
                StreamHandle stream);
-  /// `to` is written by finish(); bytes fit a slot.
+  /// finish() writes `to`; at most a slot's size.
   Event to_host_later(const std::byte* from, void* to, std::size_t bytes, StreamKind kind,
                       StreamHandle stream);
-  /// Writes what the copies up to this event have brought; the caller has waited for it.
+  /// Writes the data of the copies up to this event, which the caller has waited for.
   void finish(Event event);
   /// Finishes all copies.
   void finish_all();
 
-  /// Bytes that hosts have copied into slots and out of them since the process began; for tests.
+  /// Bytes copied into and out of slots by the host in this process; for tests.
   static std::uint64_t copied_bytes();
 
  private:
@@ -123,7 +122,7 @@ class Staging {
     std::byte* memory = nullptr;
     EventHandle used = nullptr;  ///< recorded after its last use
     Event event;                 ///< of the last copy to the host
-    void* to = nullptr;          ///< host memory that still waits for its bytes
+    void* to = nullptr;          ///< destination of a copy that is not finished
     std::size_t bytes = 0;
   };
   Slot& next();
