@@ -77,7 +77,7 @@ std::optional<Disagreement> find_disagreement(World& world, const std::string& m
   const auto other = std::find_if(digests.begin(), digests.end(),
                                   [&](const std::string& each) { return each != digests.front(); });
   if (other == digests.end()) return std::nullopt;
-  // All ranks hold the same digests, so all of them come here and ask the same two.
+  // All ranks have the same digests, so all reach this point and exchange the same two texts.
   const auto rank = static_cast<int>(other - digests.begin());
   std::vector<std::string> texts =
       world.all_gather(world.rank() == 0 || world.rank() == rank ? mine : std::string());

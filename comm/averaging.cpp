@@ -14,7 +14,7 @@ namespace starling {
 namespace {
 
 constexpr std::int64_t kPieceBytes = 4 << 20;
-constexpr std::size_t kDepth = 4;  // pieces under way
+constexpr std::size_t kDepth = 4;  // pieces in flight
 
 struct Piece {
   Ticket ticket = 0;

@@ -14,14 +14,14 @@
 namespace starling {
 namespace {
 
-constexpr std::size_t kWidth = 512;    ///< numbers a rank: whole blocks of every code
-constexpr std::int64_t kRounds = 400;  ///< of which the last quarter shows the floor
-constexpr double kRounding = 1e-6;     ///< of fp32, in which numbers are encoded
+constexpr std::size_t kWidth = 512;    ///< numbers per rank: whole blocks of every code
+constexpr std::int64_t kRounds = 400;  ///< the floor is measured in the last quarter of them
+constexpr double kRounding = 1e-6;     ///< relative rounding error of fp32
 
 using Numbers = DisagreementModel::Numbers;
 using Part = std::vector<double>;
 
-/// `v` of each rank becomes what its neighbours decode.
+/// Replaces each rank's `v` by what its neighbours decode.
 class Coder {
  public:
   Coder(Backend& backend, Code code, std::int64_t block)
@@ -51,8 +51,8 @@ class Coder {
   Tensor numbers_, message_;
 };
 
-/// x + γ Σ_j W_ij (C(v_j) - C(v_i)), v being x, or with feedback x and what encoding has left out
-/// so far.
+/// x + γ Σ_j W_ij (C(v_j) - C(v_i)), where v is x, or with error feedback x plus the residual of
+/// earlier encodings.
 EncodedModel differences(const Encoding& encoding) {
   return {.states = 1,
           .step = [encoding](Numbers& z, const DisagreementModel::MixOne& mix,
@@ -70,7 +70,7 @@ EncodedModel differences(const Encoding& encoding) {
           }};
 }
 
-/// The root of the mean squared distance from the ranks' mean.
+/// The root mean square distance from the ranks' mean.
 double apart(const Part& x, std::size_t ranks) {
   double sum = 0.0;
   for (std::size_t e = 0; e < kWidth; ++e) {
@@ -81,7 +81,7 @@ double apart(const Part& x, std::size_t ranks) {
   return std::sqrt(sum / static_cast<double>(x.size()));
 }
 
-/// Uniform between -sqrt(3) and sqrt(3): of size 1.
+/// Uniform in [-sqrt(3), sqrt(3]), i.e. with variance 1.
 double number(std::uint64_t key, std::size_t at) {
   const Philox4x32 bits = philox(key, at, 0);
   return std::sqrt(3.0) * (2.0 * uniform_double(bits.v[0], bits.v[1]) - 1.0);
@@ -118,7 +118,7 @@ EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& m
   EncodedConsensus result;
   for (std::size_t k = left.size() - kRounds / 4; k < left.size(); ++k)
     result.floor = std::max(result.floor, left[k]);
-  // The end is where the floor begins to show; there is at least one round.
+  // The decay is measured up to where the floor becomes visible, but over one round at least.
   std::size_t end = 1;
   while (end + 1 < left.size() && left[end] > std::max(10.0 * result.floor, kRounding)) ++end;
   result.rate = std::pow(left[end] / left[0], 1.0 / static_cast<double>(end));

@@ -23,7 +23,7 @@ Exchange plan_group(const Group& group, int rank) {
     exchange.kind = Exchange::Kind::kGroupSum;
     exchange.group = group.ranks;
     std::sort(exchange.group.begin(), exchange.group.end());
-    // The sum holds this rank's own x once
+    // The sum contains this rank's own x once
     exchange.self_weight = group.mean ? 0.0 : group.self_weight - other;
   }
   exchange.weights = {group.mean ? group.self_weight : other};
@@ -85,7 +85,7 @@ Exchange plan_nodes(const Round& round, int rank) {
     exchange.own_share = nodes.self_weight;
     exchange.shares = nodes.weights;
   }
-  // Alone, a node takes its mean.
+  // With nothing to exchange between nodes, a node takes its mean.
   if (exchange.send_to.empty() && exchange.receive_from.empty())
     return plan_group({exchange.group, 1.0 / per_node}, rank);
   return exchange;
@@ -119,7 +119,7 @@ Exchange as_messages(const Exchange& exchange, int rank) {
   }
   messages.receive_from = messages.send_to;
   messages.weights.assign(messages.send_to.size(), exchange.weights[0]);
-  // The sum held this rank's own once
+  // The sum contained this rank's own term once
   messages.self_weight = exchange.self_weight + exchange.weights[0];
   return messages;
 }

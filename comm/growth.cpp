@@ -20,8 +20,8 @@ namespace {
 
 /// Largest dimension for which the map is computed as a matrix.
 constexpr std::size_t kMatrix = 256;
-/// Periods that the growth is read off, fewer where there are many ranks. Of the first quarter, in
-/// which what dies out fast still counts, nothing is read.
+/// The number of periods simulated, fewer for many ranks. The first quarter is not measured, since
+/// it still contains components that decay quickly.
 int periods_for(std::size_t ranks, std::size_t rounds) {
   return static_cast<int>(std::clamp(1e7 / static_cast<double>(ranks * rounds), 40.0, 400.0));
 }
@@ -36,7 +36,7 @@ double norm(const Numbers& z) {
   return std::sqrt(sum);
 }
 
-/// Removes what the ranks have in common, which is not disagreement.
+/// Removes the mean over ranks, which is not part of the disagreement.
 void remove_mean(Numbers& z) {
   for (std::vector<double>& of : z) {
     double mean = 0.0;
@@ -50,10 +50,10 @@ using Rounds = std::vector<MixingMatrix>;
 void run_period(const DisagreementModel& model, const Rounds& period, Numbers& z) {
   for (const MixingMatrix& round : period)
     model.step(z, [&](std::vector<double>& x) { round.apply(x, 1); });
-  remove_mean(z);  // roundings alone would let it in
+  remove_mean(z);  // rounding errors would reintroduce the mean
 }
 
-/// Spectral radius of the map as a matrix, whose columns are what it makes of the unit vectors.
+/// Spectral radius of the map as a matrix, whose columns are the images of unit vectors.
 double radius_of_matrix(const DisagreementModel& model, const Rounds& period, std::size_t ranks) {
   const std::size_t tensors = static_cast<std::size_t>(model.states) + 1, size = tensors * ranks;
   std::vector<double> matrix(size * size);
@@ -68,10 +68,10 @@ double radius_of_matrix(const DisagreementModel& model, const Rounds& period, st
   return dense_radius(std::move(matrix), size);
 }
 
-/// Factor by which random starts grow in many periods.
+/// The growth factor of random start vectors over many periods.
 double radius_by_trial(const DisagreementModel& model, const Rounds& of, std::size_t ranks) {
   const int periods = periods_for(ranks, of.size()), settling = periods / 4;
-  // Several starts: one may have almost no component along the fastest growing direction.
+  // Several starts, since one may have almost no component in the fastest growing direction.
   double largest = 0.0;
   for (std::uint64_t start = 0; start < 3; ++start) {
     Numbers z(static_cast<std::size_t>(model.states) + 1, std::vector<double>(ranks));

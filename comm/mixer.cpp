@@ -88,7 +88,7 @@ std::unique_ptr<Mixer> Mixer::another() const { return make_message_mixer(backen
 
 void Mixer::resume(std::int64_t step, const std::function<std::int64_t(int bucket)>& round) {
   settle();
-  const Event loaded = backend_.record();  // what is sent is read on the update stream
+  const Event loaded = backend_.record();  // the sent tensors are read on the update stream
   {
     const StreamScope scope(backend_, StreamKind::kUpdate);
     backend_.wait(loaded);
@@ -116,7 +116,7 @@ void Mixer::start_round(int bucket, std::int64_t step, std::int64_t round) {
   in.round = round;
   grow(b, buffers_for(exchange));
   in.ticket = start(exchange, (*buckets_)[b], in.buffers, in.received, {step, bucket, round});
-  in.in_flight = in.ticket != 0;  // of a step that was given up, one may have been under way
+  in.in_flight = in.ticket != 0;  // a step that was given up may have left one in flight
   if (!overlap_) settle(bucket);
 }
 

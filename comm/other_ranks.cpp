@@ -67,7 +67,7 @@ void LateRanks::came(double waited) {
 
 void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, double limit_seconds,
                std::vector<AwaitedRank> awaited) {
-  // The missing first, and of them the longest silent: most likely the one that is lost.
+  // Missing ranks first, the longest silent of them first, which is most likely the lost one.
   std::stable_sort(awaited.begin(), awaited.end(), [](const AwaitedRank& a, const AwaitedRank& b) {
     if (a.missing != b.missing) return a.missing;
     if ((a.seconds_ago < 0) != (b.seconds_ago < 0)) return a.seconds_ago < 0;

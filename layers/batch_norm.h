@@ -12,14 +12,14 @@ namespace starling {
 /// kernel that updates the running statistics increments it, so that all buffers are on the device.
 class BatchNorm : public Layer {
  public:
-  /// Makes a norm; without `trains_scale` the weight stays 1.
+  /// Without `trains_scale` the weight is the constant 1.
   explicit BatchNorm(double eps = 1e-5, double momentum = 0.1, bool trains_scale = true)
       : trains_scale_(trains_scale) {
     state_.eps = eps;
     state_.momentum = momentum;
   }
-  /// Does forward() with `+ residual` (if it holds a value), then `active`: kNone, kRelu or kRelu6;
-  /// in one operation.
+  /// forward(), then + residual (if it has a value), then `active` (kNone, kRelu or kRelu6), as one
+  /// operation.
   Variable forward_fused(const Variable& x, Activation active, const Variable& residual,
                          Pass& pass);
 

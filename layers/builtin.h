@@ -2,9 +2,9 @@
 
 #include "layers/layer.h"
 
-// Files of this folder and of models/ that add names to a table: add_<name>(registry) of each is
-// called by register_builtin_layers() or register_builtin_models(), since a library's static
-// initialisers may be dropped.
+// The files of this folder and of models/ that register names. Each defines add_<name>(registry),
+// which register_builtin_layers() or register_builtin_models() calls explicitly, since linkers may
+// drop static initialisers of a library.
 namespace starling::builtin {
 
 #define STARLING_LAYERS(X) \

@@ -19,7 +19,7 @@ namespace {
 /// numbered as in PyTorch (0 is the batch). Tensors: those of branch i under `i`.
 class Combined : public Layer {
  public:
-  /// `dim`: none multiplies.
+  /// `dim`: dimension to concatenate along; none: multiply.
   Combined(std::vector<std::unique_ptr<Sequential>> branches, std::optional<int> dim)
       : pending_(std::move(branches)), dim_(dim) {}
 
@@ -49,7 +49,7 @@ class Combined : public Layer {
   }
 
  private:
-  /// `result` becomes the shape with one branch more.
+  /// Extends `result` to the output shape with one more branch.
   void join(Shape& result, const Shape& other) const {
     bool fits = result.rank() == other.rank();
     for (int d = 0; fits && d < other.rank(); ++d) {
@@ -93,7 +93,7 @@ class Checkpoint : public Layer {
     plain.tape = nullptr;
     const Tensor y = body_->forward(x, plain).value();
     pass.dropout_counter = plain.dropout_counter;
-    // Terms of the gradient stay apart until the layers' last operation has them.
+    // Do not sum the gradient's terms before the layers' last operation gets them.
     constexpr int kMostTerms = std::numeric_limits<int>::max();
     return pass.record(
         "checkpoint", y, {x}, body_->parameters(),
@@ -108,8 +108,8 @@ class Checkpoint : public Layer {
   Sequential* body_ = nullptr;
 };
 
-/// Scales an image's channels by what their means say (Hu et al. 2018, arXiv 1709.01507): of C / r
-/// numbers that the means become, a factor for each channel. Tensors: torchvision's
+/// Scales each channel of an image by a factor computed from all channels' means (Hu et al. 2018,
+/// arXiv 1709.01507) by two layers with C / r numbers in between. Tensors: torchvision's
 /// SqueezeExcitation's, fc1 and fc2.
 class SqueezeExcite : public Layer {
  public:

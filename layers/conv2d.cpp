@@ -42,7 +42,7 @@ Shape Conv2d::build(const Shape& input) {
 }
 
 Variable Conv2d::compute(const Variable& x, Pass& pass) {
-  // An image of another size may be too small
+  // Checks an image of another size than at setup, which may be too small
   window_output(*this, x.shape().without_batch(), options_.window, options_.out_channels);
   return functions::conv2d(x, *weight_, bias_, options_.window, pass);
 }
@@ -66,7 +66,7 @@ Shape ConvTranspose2d::build(const Shape& input) {
   if (input[2] % window.groups != 0)
     bad_shape(input, fmt::format("a number of channels that {} groups divide", window.groups));
   const std::int64_t outputs = options_.out_channels / window.groups;
-  // PyTorch's, whose fan_in is that of the convolution that goes the other way.
+  // PyTorch's default, whose fan_in is that of the corresponding convolution.
   const Init init = Init::uniform(
       1.0 / std::sqrt(static_cast<double>(window.kernel[0] * window.kernel[1] * outputs)));
   weight_ = &add_parameter("weight", {input[2], window.kernel[0], window.kernel[1], outputs}, init,

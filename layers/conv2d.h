@@ -20,9 +20,8 @@ struct Conv2dOptions {
     kNormalFanIn,
     kNormal002
   } init = WeightInit::kDefault;
-  bool zero_bias = false;  ///< biases begin at 0 instead
-  /// The first filters, as many as there are input channels, begin as copies of their channel
-  /// (torch.nn.init.dirac_)
+  bool zero_bias = false;  ///< initialise biases with 0 instead
+  /// Initialise the first filters, one per input channel, as the identity (torch.nn.init.dirac_)
   bool dirac = false;
 };
 

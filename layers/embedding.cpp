@@ -32,9 +32,8 @@ class Embedding : public Layer {
   Parameter* table_ = nullptr;
 };
 
-/// Of a vector the inputs from `first` on, of which one is 1 and the others 0, as a category of a
-/// table is, become that one's row of a table. Tensor: weight (columns×inputs), drawn as
-/// embedding's.
+/// Replaces the inputs from `first` on, a one-hot category of a table, by the category's row of an
+/// embedding table. Tensor: weight (columns×inputs), initialised as embedding's.
 class EmbedInputs : public Layer {
  public:
   EmbedInputs(std::int64_t first, std::int64_t inputs, std::int64_t columns)

@@ -8,7 +8,7 @@
 #include "core/operations/map.h"
 #include "layers/functions.h"
 
-// Functions of all numbers along one dimension, and of places that are given by number.
+// Functions along one dimension, and functions with index tensors.
 namespace starling::functions {
 
 namespace {
@@ -23,7 +23,7 @@ Shape with(Shape shape, int d, std::int64_t size) {
   return shape;
 }
 
-/// y = x + what `source` adds where the index says, along dimension d.
+/// y = x plus `source` at the indices along dimension d.
 void add_at(const Tensor& source, const Tensor& index, int d, const Tensor& y, bool accumulate) {
   y.backend().scatter_add({.x = around(source, d),
                            .index = around(index, d),
@@ -122,7 +122,7 @@ Variable one_hot(const Tensor& index, std::int64_t classes, DType dtype, Pass& p
   const Tensor one(pass.backend, {1, classes, 1}, dtype), ones(pass.backend, {1, n, 1}, dtype),
       rows(pass.backend, {n, classes, 1}, dtype);
   pass.backend.fill(one, 1.0);
-  // On a GPU one outside takes a NaN here, and adds nothing there.
+  // On a GPU an invalid index gives NaN here, and adds nothing.
   pass.backend.gather({.x = one, .index = index, .y = ones});
   const Tensor each = ones.reshaped({n, 1, 1});
   pass.backend.scatter_add({.x = each, .index = index.reshaped({n, 1, 1}), .y = rows});

@@ -6,9 +6,9 @@
 
 namespace starling::functions {
 
-/// A tensor as [outer, dimension d, inner].
+/// A tensor viewed as [outer, dimension d, inner].
 Tensor around(const Tensor& x, int d);
-/// Error(kUsage), which begins with the name, where an index is not int32.
+/// Error(kUsage), starting with `name`, if the index is not int32.
 void check_index(std::string_view name, const Tensor& index);
 
 }  // namespace starling::functions

@@ -22,7 +22,7 @@ namespace starling::functions {
 namespace {
 
 using Heads = std::array<View, 3>;  ///< queries, keys and values, as N×H×T×D
-/// Of the inputs, or of as large tensors for their gradients.
+/// Views of the heads in the inputs, or in tensors of their gradients.
 using Split = std::function<Heads(const std::vector<Tensor>&)>;
 
 struct Settings {
@@ -31,7 +31,7 @@ struct Settings {
   double dropout;
 };
 
-/// A mask at all places of the scores.
+/// The mask, broadcast to the shape of the scores.
 View mask_view(std::string_view name, const Tensor& mask, const Shape& scores, DType dtype) {
   if (!mask) return {};
   const int more = scores.rank() - mask.shape().rank();
@@ -53,7 +53,7 @@ double usual_scale(const Shape& queries) {
   return 1.0 / std::sqrt(static_cast<double>(queries[3]));
 }
 
-/// Attention of new tokens to those in the cache, which takes them in, and to each other.
+/// Attention of new tokens to those in the cache and to each other; adds them to the cache.
 Variable attend_behind(std::string_view name, KeyValueCache& cache, const Heads& heads,
                        const Shape& out, const std::function<View(const Tensor&)>& merge,
                        const Settings& how, bool causal, Pass& pass) {
@@ -83,8 +83,8 @@ Variable attend_behind(std::string_view name, KeyValueCache& cache, const Heads&
   return Variable(y);
 }
 
-/// Attention of what `split` finds in the inputs, as a tensor of shape `out`; `merge` views its
-/// heads.
+/// Attention of the heads that `split` finds in the inputs, as a tensor of shape `out`, whose heads
+/// `merge` views.
 Variable attend(std::string_view name, const std::vector<Variable>& inputs, const Split& split,
                 const Shape& out, const std::function<View(const Tensor&)>& merge,
                 const Tensor& mask, const Settings& how, Pass& pass) {
@@ -195,7 +195,7 @@ Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t 
 
 namespace {
 
-/// `turn`: all but x and y.
+/// `turn`: all arguments except x and y.
 Variable turned(const Variable& x, const Rotary& turn, Pass& pass) {
   const Tensor y(pass.backend, x.shape(), x.dtype());
   Rotary args = turn;

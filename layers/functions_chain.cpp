@@ -17,7 +17,7 @@ using Slot = ExpressionBuilder::Slot;
 /// An expression of values.
 struct Program {
   ExpressionBuilder builder;
-  std::vector<Variable> leaves;  ///< of the builder's tensors
+  std::vector<Variable> leaves;  ///< the tensors of the expression
 
   Slot leaf(const Variable& x) {
     const Tensor& value = x.value();
@@ -26,14 +26,15 @@ struct Program {
     leaves.push_back(x);
     return builder.tensor(value);
   }
-  /// The gradients of the `wanted` leaves: a program that recomputes the chain from the leaves and
-  /// `dy`.
+  /// A program for the gradients of the `wanted` leaves, which recomputes the chain from the leaves
+  /// and `dy`.
   struct Backward {
     ExpressionBuilder builder;
     Slot dy;
     GradientSlots slots;
   };
-  /// With a factor they are as many times as large, and steps' results: dy may be repeated.
+  /// `factor` multiplies the gradients, which are then results of steps, so that dy may be
+  /// broadcast.
   Backward backward(const Tensor& dy, const std::array<bool, kMapTensors>& wanted,
                     std::optional<double> factor = {}) const {
     Backward result{builder, 0, {}};
@@ -45,7 +46,7 @@ struct Program {
     }
     return result;
   }
-  /// The leaves that have a gradient: not, for example, operands of a comparison.
+  /// The leaves that have a gradient; operands of a comparison, for example, have none.
   std::array<bool, kMapTensors> differentiable() const {
     std::array<bool, kMapTensors> result{};
     bool any = false;
@@ -55,7 +56,7 @@ struct Program {
     for (std::size_t k = 0; k < leaves.size(); ++k) result[k] = back.slots[k].has_value();
     return result;
   }
-  /// Whether it and its gradients fit into a program.
+  /// Whether the expression and its gradients fit into a program.
   bool fits(std::optional<double> factor = {}) const {
     if (!builder.fits()) return false;
     std::array<bool, kMapTensors> all{};
@@ -70,9 +71,9 @@ struct Program {
       if (!wanted[k]) result[k] = Variable(result[k].value());
     return result;
   }
-  /// The gradient that all leaves have, from the result, tensor 0, and the result's gradient,
-  /// tensor 1; without a step it is the latter, as of a sum. None where they differ, or take
-  /// leaves.
+  /// The gradient of all leaves if it is the same for all and needs no leaf: from the result
+  /// (tensor 0) and the result's gradient (tensor 1). An expression without steps means that it is
+  /// the latter, as for a sum.
   std::optional<Expression> common_gradient() const {
     auto [back, dy, slots] = backward({}, differentiable());
     std::optional<Slot> common;
@@ -81,7 +82,7 @@ struct Program {
       if (slot) common = slot;
     }
     if (!common || *common == dy) return Expression();
-    const auto place = static_cast<Slot>(back.tensors());  // that no tensor has
+    const auto place = static_cast<Slot>(back.tensors());  // a slot that no tensor has
     if (place >= kMapTensors) return std::nullopt;
     back.replace(static_cast<Slot>(kMapResults + builder.steps() - 1), place);
     back.keep(std::span(&*common, 1));
@@ -90,10 +91,10 @@ struct Program {
     back.replace(dy, 1);
     back.replace(place, 0);
     Expression result = back.expression();
-    result.in = {};  // it holds nothing
+    result.in = {};  // keeps no tensors alive
     return result;
   }
-  /// All of another program; the slot of its result.
+  /// Appends another program; returns the slot of its result.
   Slot join(const Program& other) {
     const Expression& from = other.builder.expression();
     std::array<Slot, kMapSlots> place{};
@@ -110,8 +111,8 @@ struct Program {
   }
 };
 
-/// Where the gradient of a chain's result goes: into all operands of its shape in one pass, and by
-/// a sum each into those that were repeated. `factor`: Program::backward().
+/// The backward pass of a chain: computes the gradients of all operands of the result's shape in
+/// one pass, and sums each of the broadcast ones. `factor`: see Program::backward().
 void go_back(Gradients& g, const Program& program, const Shape& shape, const Tensor& dy,
              std::optional<double> factor = {}) {
   const bool unshared = dy.exclusive();
@@ -151,10 +152,10 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
       }
     }
   }
-  // The last of a pass is its last step.
+  // The last step of a pass must be its last result.
   std::sort(whole.begin(), whole.end(),
             [](const Result& a, const Result& b) { return a.slot > b.slot; });
-  // In place of dy if it is not shared: less memory.
+  // Write over dy if it is not shared, to save memory.
   const bool passed = std::any_of(gradients.begin(), gradients.end(), [&](const Tensor& gradient) {
     return gradient && gradient.storage() == dy.storage();
   });
@@ -175,13 +176,13 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
     for (std::size_t i = 1; i < count; ++i) map.also[i - 1] = {whole[first + i].tensor, kept[i]};
     g.backend().map(map);
   }
-  // Now that they have their numbers: a term may be added to another one.
+  // Set now that they are computed, since setting may add terms.
   for (std::size_t k = 0; k < program.leaves.size(); ++k)
     if (gradients[k]) g.set(static_cast<int>(k), std::move(gradients[k]));
 }
 
-/// The same of a program whose leaves all have the gradient dy, and of which only their shapes are
-/// kept.
+/// The backward pass of a program whose leaves all have the gradient dy; only their shapes are
+/// needed.
 void pass_on(Gradients& g, const std::vector<Shape>& leaves, const Shape& shape, const Tensor& dy) {
   std::vector<Tensor> gradients(leaves.size());
   for (std::size_t k = 0; k < leaves.size(); ++k) {
@@ -255,7 +256,7 @@ class Chain final : public LazyValue {
   std::string_view layer_;
 };
 
-/// The chain that a value waits in, if it would have this shape.
+/// The unevaluated chain of a value, if it has this shape.
 const Chain* chain_of(const Variable& x, const Shape& shape) {
   if (!x.lazy() || x.lazy()->is_made() || x.shape() != shape) return nullptr;
   return dynamic_cast<const Chain*>(x.lazy().get());
@@ -283,7 +284,7 @@ Shape broadcast(std::string_view name, const Shape& a, const Shape& b) {
 std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, const Shape& kept,
                                      const Shape& result, double factor, Pass& pass) {
   const Chain* const chain = chain_of(x, x.shape());
-  // A chain with another reference is computed separately, as its value may be read.
+  // A chain with another reference is evaluated separately, as its value may be read.
   if (!chain || x.lazy().use_count() > 1 || !chain->program().fits(factor)) return std::nullopt;
   const Program& program = chain->program();
   Reduce sum({}, {}, Tensor(pass.backend, kept, x.dtype()));
@@ -322,14 +323,14 @@ Variable pointwise(std::string_view name, MapFunction function, const Operand& a
                              : program.leaf(*values[i]);
     }
     program.builder.step(function, slots[0], slots[1]);
-    // One step has room always, and is what most functions of a model are.
+    // A single step always fits, and is the usual case.
     if ((!chains[0] && !chains[1]) || program.fits()) {
       const std::array<bool, kMapTensors> differentiable = program.differentiable();
       const bool wanted =
           pass.tape && std::count(differentiable.begin(), differentiable.end(), true) > 0;
       return Variable(std::make_shared<Chain>(name, std::move(program), shape, pass, wanted));
     }
-    // The longer of two chains ends here.
+    // Otherwise evaluate the longer of the two chains.
     const auto steps = [](const Chain* chain) {
       return chain ? chain->program().builder.steps() : 0;
     };

@@ -9,14 +9,14 @@
 #include "core/operations/differentiate.h"
 #include "layers/functions.h"
 
-// Chains of pointwise functions. A function of values that are not computed yet joins what they are
-// made of, and one pass over memory computes all; another one goes back. A chain ends where its
-// value is read, where a step has no room in it, or where the next function has a larger shape, in
-// which its numbers would be computed over and over.
+// Chains of pointwise functions, evaluated lazily. A function of values that are not computed yet
+// is appended to their expression, and one pass over memory computes all of it; another pass
+// computes the gradients. A chain is evaluated when its value is read, when another step does not
+// fit, or when the next function has a larger shape, which would repeat its computation.
 namespace starling::functions {
 
-/// A pointwise function of one or two operands, of which one at least is a value. Error(kUsage),
-/// which begins with the name, where shapes do not broadcast or dtypes differ.
+/// A pointwise function of one or two operands, at least one of which is a value. Error(kUsage),
+/// starting with `name`, if shapes do not broadcast or dtypes differ.
 Variable pointwise(std::string_view name, MapFunction function, const Operand& a, const Operand& b,
                    Pass& pass);
 inline Variable pointwise(std::string_view name, MapFunction function, const Variable& x,
@@ -24,19 +24,19 @@ inline Variable pointwise(std::string_view name, MapFunction function, const Var
   return pointwise(name, function, x, x, pass);
 }
 
-/// The sum over dimensions of a chain that nothing has computed yet, times `factor`, as one pass
-/// over what it is made of, and one back; none where x is none, or where there is no room. `kept`
-/// is the result's shape with 1 for dimensions that go.
+/// The sum over dimensions of an unevaluated chain, times `factor`, in one pass forward and one
+/// backward; none if x is not an unevaluated chain, or it does not fit. `kept`: the result's shape
+/// with size 1 for reduced dimensions.
 std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, const Shape& kept,
                                      const Shape& result, double factor, Pass& pass);
 
-/// The numbers repeated to a shape that x broadcasts to.
+/// x broadcast to a shape.
 Tensor repeated(const Tensor& x, const Shape& shape, Backend& backend);
 
-/// A gradient term, or new memory of its shape where somebody else holds it too: for operations
-/// that may write in place.
+/// Memory for a gradient of dy's shape: dy itself if it has no other holder, so that operations may
+/// work in place; otherwise new memory.
 inline Tensor own_gradient_memory(const Tensor& dy) {
-  // One handle is here, the caller's; a term that only the pass holds may be overwritten.
+  // The caller's handle is one; only a term held by the pass alone may be overwritten.
   return dy.exclusive() ? dy : Tensor(dy.backend(), dy.shape(), dy.dtype());
 }
 

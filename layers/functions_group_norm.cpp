@@ -6,8 +6,8 @@
 #include "core/operations/reduce.h"
 #include "layers/functions.h"
 
-// Normalisation of a sample's groups of channels. Sums are first taken channel by channel, over
-// the pixels, and those of a group added up then.
+// Normalisation of groups of a sample's channels. Sums are computed per channel over the pixels
+// first, then added within a group.
 namespace starling::functions {
 
 namespace {
@@ -19,19 +19,20 @@ constexpr std::uint8_t kStep = kMapResults, kConstant = kMapNumbers;
 struct Sizes {
   std::int64_t samples, pixels, groups, each;
   Shape image() const { return {samples, pixels, groups * each}; }
-  Shape channels() const { return {samples, 1, groups * each}; }  ///< a number for each
-  Shape by_group() const { return {samples, groups, each}; }      ///< the same
+  /// Shapes of one number per channel; by_group(): divided into groups
+  Shape channels() const { return {samples, 1, groups * each}; }
+  Shape by_group() const { return {samples, groups, each}; }
   double share() const { return 1.0 / static_cast<double>(pixels * each); }
 };
 
-/// A number for each sample's channels from x.
+/// One number per sample and channel, reduced from x.
 Tensor sums(const Sizes& s, std::initializer_list<MapStep> program,
             std::initializer_list<Tensor> operands, DType type) {
   const Tensor y(operands.begin()->backend(), s.channels(), type);
   y.backend().reduce({program, operands, y});
   return y;
 }
-/// The mean over a group, from its channels' sums, which `factor` (optional) multiplies.
+/// The mean over each group from its channels' sums, each multiplied by `factor` (optional).
 Tensor mean_of_groups(const Sizes& s, const Tensor& sums, const Tensor& factor) {
   const Tensor y(sums.backend(), {s.samples, s.groups, 1}, sums.dtype());
   const Tensor by_group = sums.reshaped(s.by_group());
@@ -40,7 +41,7 @@ Tensor mean_of_groups(const Sizes& s, const Tensor& sums, const Tensor& factor) 
   y.backend().reduce(reduce);
   return y;
 }
-/// A number for each channel, of numbers of groups and, as operands, of channels.
+/// One number per channel, from operands with a number per group or per channel.
 Tensor for_channels(const Sizes& s, std::initializer_list<MapStep> program,
                     std::initializer_list<Tensor> operands,
                     std::initializer_list<double> numbers = {}) {
@@ -94,7 +95,7 @@ Variable group_norm(const Variable& x, std::int64_t num_groups, Parameter* gamma
     if (const Gradients::Target target = g.parameter(1))
       g.backend().reduce({whole, target.tensor, target.accumulate});
     if (!g.wants(0)) return;
-    // dx = s·γ·dy - s·mean(γ·dy) - (x - mean)·s³·mean(γ·dy·(x - mean)), s the scale
+    // dx = s·γ·dy - s·mean(γ·dy) - (x - mean)·s³·mean(γ·dy·(x - mean)), where s is the scale
     const Tensor level =
         for_channels(s, {{F::kMultiply}}, {mean_of_groups(s, whole, weight), scale});
     const Tensor slope =

@@ -18,7 +18,7 @@ namespace starling::functions {
 
 namespace {
 
-/// Chain rule with the loss's own gradient, a number on the device.
+/// dlogits times the gradient of the loss, a scalar on the device.
 Tensor scaled(Backend& backend, const Tensor& factor, const Tensor& dlogits) {
   Tensor result(backend, dlogits.shape(), dlogits.dtype());
   backend.map({MapFunction::kMultiply, dlogits, factor, result});
@@ -86,7 +86,7 @@ Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossS
     args.dx = gradient.reshaped(rows);
   }
   pass.backend.target_loss(args);
-  args.dx = Tensor();  // so that whoever takes the gradient is its only holder
+  args.dx = Tensor();  // so that the receiver of the gradient is its only holder
   auto backward = [gradient = std::move(gradient)](Gradients& g) mutable {
     if (g.output_is_one()) return g.set(0, std::move(gradient));
     g.set(0, scaled(g.backend(), g.output(), gradient));
@@ -107,14 +107,13 @@ namespace {
 
 std::int64_t whole(std::int64_t numbers, std::int64_t of) { return (numbers + of - 1) / of * of; }
 
-/// Numbers of a row of logits, with its padding: products whose lines do not begin at whole words
-/// are slow.
+/// Length of a padded row of logits; products are slow if rows are not aligned.
 std::int64_t line_of(std::int64_t classes) {
   constexpr std::int64_t kAligned = 64, kWide = 1024;
   return classes < kWide ? classes : whole(classes, kAligned);
 }
-/// So many that products are at their best, and the sum that the weight's gradient is in is read
-/// and written seldom; the parts alike, in whole blocks of a product.
+/// Rows per chunk: enough for efficient products and few passes over the weight's gradient, in
+/// chunks of equal size and whole blocks of a product.
 std::int64_t rows_at_once(std::int64_t n, std::int64_t classes, bool lean) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t most =
@@ -147,7 +146,7 @@ void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std
 
 namespace {
 
-/// The loss and the gradients that are wanted, of some rows after the others.
+/// The loss and the requested gradients, computed by chunks of rows.
 struct LossOfRows {
   Tensor loss, factor;  ///< factor: rows / rows that are not ignored; 0 if all are
   Tensor dx;            ///< empty if not needed
@@ -176,7 +175,7 @@ LossOfRows loss_of_rows(Backend& backend, const Tensor& x, const Tensor& weight,
     if (wants_x || wants_weight) args.dx = args.x;
     backend.target_loss(args);
     backend.map({F::kAdd, sum, loss, sum});
-    const View& gradient = logits;  // in their place
+    const View& gradient = logits;  // written over the logits
     if (wants_x)
       backend.matmul({.a = gradient,
                       .b = weight,

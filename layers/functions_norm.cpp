@@ -8,8 +8,7 @@ namespace starling::functions {
 
 namespace {
 
-/// Targets of the gradients of a scale and a shift, parameters 0 and 1; empty for a frozen one, and
-/// a shift that is not there.
+/// Targets of the gradients of scale and shift, parameters 0 and 1; empty if frozen or missing.
 struct ScaleShiftTargets {
   Gradients::Target gamma, beta;
   explicit ScaleShiftTargets(Gradients& g, bool shifts = true)
@@ -20,8 +19,8 @@ struct ScaleShiftTargets {
   bool accumulate() const { return gamma.accumulate || beta.accumulate; }
 };
 
-/// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient
-/// terms. `back` has what the forward pass kept.
+/// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. The gradient has up
+/// to two terms. `back`: what the forward pass saved.
 void batch_norm_backward(BatchNormBackward back, RankSums* over, Gradients& g) {
   std::vector<Tensor> terms = g.take_terms();
   back.dy = terms[0];
@@ -60,7 +59,7 @@ void batch_norm_backward(BatchNormBackward back, RankSums* over, Gradients& g) {
   terms.clear();
   if (dresidual) g.set(1, std::move(dresidual));
   Tensor dx = std::move(back.dx);
-  back = {};  // so that the receiver of a term may find itself its only holder
+  back = {};  // releases handles, so that a receiver of a term may be its only holder
   g.set(0, std::move(dx));
 }
 
@@ -78,10 +77,10 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
             shape.text(), residual.shape().text());
   }
   const Shape channels{shape.back()};
-  // One that learns nothing goes by the statistics that it has, and they stay
+  // Frozen norms use the running statistics and do not change them
   const bool training = pass.training && (state.gamma->trainable || state.beta->trainable);
   RankSums* const over = training ? pass.find<RankSums>() : nullptr;
-  const int ranks = over ? over->ranks() : 1;  // whose batches are one
+  const int ranks = over ? over->ranks() : 1;  // whose batches form one
   if (training && shape.elements() / shape.back() * ranks < 2) {
     fail(ExitCode::kUsage, "batch_norm",
          "one value per channel has no variance to train with; batches of 2 samples or more are "
@@ -114,8 +113,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
   }
   if (!pass.tape) return Variable(std::move(args.y));
 
-  // The ReLU's mask is found, without a residual, from x and beta again, so that the output need
-  // not be kept or read.
+  // Without a residual, ReLU's mask is recomputed from x and beta, so that the output is not saved
+  // or read.
   BatchNormBackward saved{.x = args.x,
                           .y = relu && has_residual ? args.y : Tensor(),
                           .gamma = args.gamma,
@@ -127,15 +126,15 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
   auto backward = [saved = std::move(saved), over](Gradients& g) {
     batch_norm_backward(saved, over, g);
   };
-  // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of
-  // its own.
+  // Two terms: if a block's input feeds both its body and its shortcut, this saves a pass for the
+  // sum.
   return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta},
                      std::move(backward), 2);
 }
 
 namespace {
 
-/// Without beta it is not centered.
+/// Without beta the norm is not centred.
 Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Parameter* beta,
                   double eps, Pass& pass) {
   const bool centered = beta != nullptr;
@@ -177,7 +176,7 @@ Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Pa
     y.set_recompute([again, &backend = pass.backend] {
       LayerNormForward made = again;
       made.y = Tensor(backend, made.x.shape(), made.x.dtype());
-      backend.layer_norm_forward(made);  // its statistics are what they were
+      backend.layer_norm_forward(made);  // recomputes the same statistics
       return made.y;
     });
   }

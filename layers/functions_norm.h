@@ -4,9 +4,9 @@
 #include "layers/functions.h"
 #include "layers/norm_statistics.h"
 
-// The steps of a batch norm over all ranks' batches, of one size each, between which the ranks add
-// up. They do what the backend's own batch norm does with the same arguments in training. As in
-// torch.nn.SyncBatchNorm the gradients of gamma and beta are sums over this rank's batch alone.
+// Batch norm over the batches of all ranks, of equal size, with sums over ranks between the steps.
+// Does what the backend's own batch norm does with the same arguments in training. As in
+// torch.nn.SyncBatchNorm the gradients of gamma and beta are sums over this rank's batch only.
 namespace starling::functions::detail {
 
 void synchronized_forward(const BatchNormForward& args, RankSums& ranks, Backend& backend);

@@ -27,14 +27,14 @@ MapFunction function_of(Activation kind) {
 
 Variable activation(const Variable& x, Activation kind, Pass& pass) {
   if (kind == Activation::kNone) return x;
-  // A layer's whole result: to compute it again would take longer than most of a chain's.
+  // For the result of a layer, whose recomputation would take longer than most of a chain
   const bool lean = std::exchange(pass.lean, false);
   const Variable y = pointwise("activation", function_of(kind), x, pass);
   pass.lean = lean;
   return y;
 }
 
-// A function of maps under its name.
+// Defines a named function of two operands.
 #define STARLING_OF_TWO(name, function)                           \
   Variable name(const Operand& a, const Operand& b, Pass& pass) { \
     return pointwise(#name, MapFunction::function, a, b, pass);   \
@@ -103,7 +103,7 @@ Variable parameter(Parameter& weight, Pass& pass) {
   return pass.record("parameter", weight.operand(), {}, {&weight}, [](Gradients& g) {
     const Gradients::Target target = g.parameter(0);
     if (!target) return;
-    // A sum over no dimension: a copy, into fp32 where the operand is in low precision.
+    // A sum over no dimension is a copy, to fp32 if the operand is in low precision.
     g.backend().reduce({g.output(), target.tensor, target.accumulate});
   });
 }
@@ -138,7 +138,8 @@ Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residu
 
 namespace {
 
-/// y = x with one factor for `run` neighbouring numbers, a dropout of ones: 0 or 1/(1 - p).
+/// y = x with one factor, 0 or 1/(1 - p), for each `run` adjacent numbers: a dropout applied to
+/// ones.
 void drop_runs(const Tensor& x, const Dropout& of_ones, std::int64_t run, const Tensor& y) {
   const std::int64_t count = x.elements() / run;
   Dropout factors = of_ones;

@@ -17,7 +17,7 @@ void bias_gradient(Backend& backend, const Tensor& dy, const Gradients::Target& 
   backend.reduce({dy, target.tensor, target.accumulate});
 }
 
-/// All dimensions but the last as the rows of a matrix.
+/// x as a matrix whose rows are all dimensions but the last.
 Tensor matrix_of(const Tensor& x) {
   const std::int64_t columns = x.shape().back();
   return x.reshaped({x.elements() / columns, columns});
@@ -127,7 +127,7 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
                        .c = matrix_of(y),
                        .relu = relu});
 
-  // ReLU's gradient needs only the output, which the next operation keeps anyway.
+  // ReLU's gradient needs only the output, which the next operation saves anyway.
   auto backward = [x_saved = weight.trainable ? Saved(x) : Saved(),
                    w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
                    y_saved = relu ? y : Tensor()](Gradients& g) {
@@ -137,7 +137,8 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
       g.backend().map({MapFunction::kReluGradient, y_saved, dy, masked});
       dy = masked;
     }
-    // The weight's first: the input may be made for it alone, and gives its memory to dx.
+    // The weight's gradient first: x may have been saved for it alone, and its memory is then
+    // reused for dx.
     if (const Gradients::Target dw = g.parameter(0)) {
       g.backend().matmul({.a = transposed(matrix_of(dy)),
                           .b = matrix_of(x_saved.take()),
@@ -156,7 +157,7 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
 
 namespace {
 
-/// Batches of a matrix, which matmul() broadcasts.
+/// The batch dimensions, which matmul() broadcasts.
 Shape batches(const Shape& shape) {
   return Shape(shape.sizes().first(static_cast<std::size_t>(shape.rank() - 2)));
 }
@@ -164,8 +165,8 @@ Shape with_matrix(const Shape& batch, std::int64_t rows, std::int64_t columns) {
   return batch.with_last(rows).with_last(columns);
 }
 
-/// a·b into a tensor of shape `to`, whose batches may be fewer: those of each of its matrices are
-/// added up. `batch`: those of the product.
+/// a·b into a tensor of shape `to`. If `to` has fewer batches than the product, which has `batch`,
+/// products are summed over the others.
 Tensor product_into(Backend& backend, const View& a, const View& b, const Shape& batch,
                     const Shape& to) {
   const Shape whole = with_matrix(batch, a.shape()[a.shape().rank() - 2], b.shape().back());
@@ -187,7 +188,7 @@ Variable matmul(const Variable& a, const Variable& b, Pass& pass) {
          name_of(a.dtype()), name_of(b.dtype()));
   if (left.rank() == 0 || right.rank() == 0)
     fail(ExitCode::kUsage, "matmul", "{} by {}: a scalar is no matrix", left.text(), right.text());
-  // A row on the left, a column on the right: their dimension goes again.
+  // Removes the dimension that a vector operand was given.
   const bool row = left.rank() == 1, column = right.rank() == 1;
   const Shape as_a = row ? Shape{1, left[0]} : left, as_b = column ? right.with_last(1) : right;
   const std::int64_t m = as_a[as_a.rank() - 2], k = as_a.back(), n = as_b.back();
@@ -207,7 +208,7 @@ Variable matmul(const Variable& a, const Variable& b, Pass& pass) {
       g.set(0, product_into(g.backend(), dy, transposed(tb), batch, ta.shape()).reshaped(left));
     if (!g.wants(1)) return;
     if (tb.shape().rank() == 2 && ta.shape().rank() > 2) {
-      // One b for all rows: one product, which adds them up.
+      // A single b for all batches: one product, which sums over them.
       return g.set(1, product_into(g.backend(), transposed(matrix_of(ta)), matrix_of(dy), Shape(),
                                    tb.shape())
                           .reshaped(right));

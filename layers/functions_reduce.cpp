@@ -22,10 +22,10 @@ namespace {
 using F = MapFunction;
 constexpr std::uint8_t kResult = kMapResults, kNumber = kMapNumbers;
 
-/// The shapes of a reduction: with 1 for what goes, and without it.
+/// The shapes of a reduction's result: with size 1 for reduced dimensions, and without them.
 struct Reduced {
   Shape kept, shape;
-  std::int64_t count = 1;  ///< numbers that become one
+  std::int64_t count = 1;  ///< elements per result
 };
 
 Reduced reduced(std::string_view name, const Variable& x, const Dims& dims, bool keepdim) {
@@ -42,7 +42,7 @@ Reduced reduced(std::string_view name, const Variable& x, const Dims& dims, bool
     result.kept[d] = 1;
   }
   if (dims.empty()) {
-    // As in PyTorch: none means all.
+    // As in PyTorch, no dimensions means all.
     for (int d = 0; d < in.rank(); ++d)
       goes[static_cast<std::size_t>(d)] = true, result.kept[d] = 1;
     result.count = in.elements();
@@ -57,7 +57,7 @@ Reduced reduced(std::string_view name, const Variable& x, const Dims& dims, bool
   return result;
 }
 
-// Between passes, numbers of bf16 and fp16 values are fp32: results are rounded once.
+// Intermediate results of bf16 and fp16 values are fp32, so that results are rounded once.
 
 Tensor reduce(Backend& backend, Reduction by, std::initializer_list<MapStep> program,
               std::initializer_list<Tensor> operands, const Tensor& y, double factor = 1.0) {
@@ -72,7 +72,7 @@ Tensor reduce(Backend& backend, Reduction by, std::initializer_list<MapStep> pro
   const Tensor y(backend, kept, wide_of(operands.begin()->dtype()));
   return reduce(backend, by, program, operands, y, factor);
 }
-/// y has the dtype of the first operand.
+/// The result has the dtype of the first operand.
 Tensor map(Backend& backend, std::initializer_list<MapStep> program,
            std::initializer_list<Tensor> operands, const Shape& shape,
            std::initializer_list<double> numbers = {}) {
@@ -81,7 +81,7 @@ Tensor map(Backend& backend, std::initializer_list<MapStep> program,
   return y;
 }
 
-/// A reduction's numbers as its caller gets them.
+/// The result of a reduction in its final shape and dtype.
 Tensor result(const Variable& x, const Tensor& y, const Reduced& to) {
   return in_format(y, x.dtype(), y.backend()).reshaped(to.shape);
 }
@@ -118,10 +118,11 @@ Variable extreme(std::string_view name, const Variable& x, const Dims& dims, boo
   return pass.record(name, y.reshaped(to.shape), {x}, {}, std::move(backward));
 }
 
-/// log Σ eˣ, in the reduction's shape with 1 for what goes.
+/// log Σ eˣ, with size 1 for reduced dimensions.
 Tensor log_sum(Backend& backend, const Tensor& x, const Shape& kept) {
   const Tensor largest = reduce(backend, Reduction::kLargest, {}, {x}, kept);
-  // The difference of two infinities is no number: an infinite largest one counts as 0.
+  // Subtracts the largest element, or 0 if that is infinite, as the difference of two infinities is
+  // NaN.
   const Tensor base =
       map(backend, {{F::kAbs, 0}, {F::kEqual, kResult, kNumber}, {F::kWhereNot, 0, kResult + 1}},
           {largest}, kept, {std::numeric_limits<double>::infinity()});
@@ -130,7 +131,7 @@ Tensor log_sum(Backend& backend, const Tensor& x, const Shape& kept) {
   return map(backend, {{F::kLog, 0}, {F::kAdd, kResult, 1}}, {sum, base}, kept);
 }
 
-/// Along another dimension than the last it goes along that one of the transposed.
+/// Softmax along another dimension than the last transposes first.
 Variable softmax_along(std::string_view name, const Variable& x, int dim, bool logarithm,
                        Pass& pass) {
   reduced(name, x, {dim}, true);
@@ -187,7 +188,7 @@ Variable variance(const Variable& x, const Dims& dims, double correction, bool k
   const Tensor y =
       reduce(pass.backend, Reduction::kSum, {{F::kSubtract, 0, 1}, {F::kSquare, kResult}},
              {x.value(), mean}, to.kept, share);
-  // What moves the mean does not move the sum of squares around it.
+  // Changes of the mean do not change the sum of squares around it.
   auto backward = [x = x.value(), mean, kept = to.kept, share](Gradients& g) {
     g.set(0, map(g.backend(),
                  {{F::kSubtract, 0, 1},
@@ -202,7 +203,7 @@ Variable logsumexp(const Variable& x, const Dims& dims, bool keepdim, Pass& pass
   const Reduced to = reduced("logsumexp", x, dims, keepdim);
   const Tensor y = log_sum(pass.backend, x.value(), to.kept);
   auto backward = [x = x.value(), y, kept = to.kept](Gradients& g) {
-    // Where all are -infinity, so is y, and counts as 0 here.
+    // If all elements are -infinity so is y, which is treated as 0 here.
     const Tensor base = map(g.backend(), {{F::kEqual, 0, kNumber}, {F::kWhereNot, 0, kResult}}, {y},
                             kept, {-std::numeric_limits<double>::infinity()});
     g.set(0, map(g.backend(),
@@ -218,7 +219,7 @@ Variable norm(const Variable& x, const Dims& dims, bool keepdim, Pass& pass) {
       reduce(pass.backend, Reduction::kSum, {{F::kSquare, 0}}, {x.value()}, to.kept);
   const Tensor y = map(pass.backend, {{F::kSqrt, 0}}, {squares}, to.kept);
   auto backward = [x = x.value(), y, kept = to.kept](Gradients& g) {
-    // 0 where the norm is, as PyTorch's.
+    // 0 where the norm is 0, as in PyTorch.
     g.set(0, map(g.backend(),
                  {{F::kMultiply, 0, 2}, {F::kDivide, kResult, 1}, {F::kWhere, kResult + 1, 1}},
                  {x, y, g.output().reshaped(kept)}, x.shape()));

@@ -63,8 +63,8 @@ namespace {
 
 using Dimension = StridedCopy::Dimension;
 
-/// Option A from a large image to a small one of more channels, `before` of them before the large
-/// one's.
+/// Copies a large image to a smaller one with more channels, of which `before` precede the existing
+/// ones (option A).
 StridedCopy option_a(const Tensor& x, const Tensor& y, std::int64_t stride, std::int64_t before) {
   const Shape &large = x.shape(), &small = y.shape();
   const std::int64_t pixel = large[3], row = large[2] * pixel, image = large[1] * row;
@@ -76,7 +76,7 @@ StridedCopy option_a(const Tensor& x, const Tensor& y, std::int64_t stride, std:
                      Dimension{.size = small[3], .begin = before, .count = pixel, .stride = 1}},
       .rank = 4};
 }
-/// And back: x is the small image.
+/// The reverse, where x is the small image.
 StridedCopy option_a_back(const Tensor& x, const Tensor& y, std::int64_t stride,
                           std::int64_t before) {
   const Shape &small = x.shape(), &large = y.shape();

@@ -28,7 +28,7 @@ struct SumsOfChannels {
 void synchronized_forward(const BatchNormForward& args, RankSums& ranks, Backend& backend) {
   const std::int64_t channels = args.x.shape().back();
   const SumsOfChannels sums(backend, channels);
-  // This rank's mean and 1/σ, and from them its sums: n·mean and n·(σ² + mean²).
+  // This rank's mean and 1/σ, from which its sums follow: n·mean and n·(σ² + mean²).
   backend.batch_norm_forward({.x = args.x,
                               .saved_mean = args.saved_mean,
                               .saved_inv_std = args.saved_inv_std,
@@ -74,7 +74,7 @@ void synchronized_backward(const BatchNormBackward& args, RankSums& ranks, Backe
       {.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
   ranks.sum(mean.both);
   step.sums = BatchNormBackward::Sums::kGiven;
-  if (args.dresidual) {  // the masked sum is at hand
+  if (args.dresidual) {  // from the masked sum, which is available here
     step.dy = args.dresidual;
     step.dy2 = step.y = step.beta = step.dresidual = {};
     step.rectifier = {};
@@ -84,7 +84,7 @@ void synchronized_backward(const BatchNormBackward& args, RankSums& ranks, Backe
   step.sum_dy = mean.first;
   step.sum_dy_xhat = mean.second;
   step.dgamma = step.dbeta = {};
-  step.dx = args.dx;  // in the end, as it may be x or dy
+  step.dx = args.dx;  // last, since it may share memory with x or dy
   backend.batch_norm_backward(step);
 }
 

@@ -10,7 +10,7 @@
 #include "layers/functions_along.h"
 #include "layers/functions_chain.h"
 
-// Functions that move numbers: what a tensor's dimensions are, and which of its places are taken.
+// Functions that move elements: changes of dimensions, and selections.
 namespace starling::functions {
 
 namespace {
@@ -19,14 +19,14 @@ using Dimension = StridedCopy::Dimension;
 
 std::size_t at(int d) { return static_cast<std::size_t>(d); }
 
-/// Elements from one place of each dimension to the next.
+/// The strides of a contiguous tensor.
 std::vector<std::int64_t> strides_of(const Shape& shape) {
   std::vector<std::int64_t> result(at(shape.rank()), 1);
   for (int d = shape.rank() - 1; d-- > 0;) result[at(d)] = result[at(d + 1)] * shape[d + 1];
   return result;
 }
 
-/// A copy of all of x to y of the same shape, to be changed in some dimensions.
+/// A copy from x to y of the same shape, whose dimensions callers then modify.
 StridedCopy copy_of(const Tensor& x, const Tensor& y) {
   StridedCopy copy{.x = x, .y = y, .rank = y.shape().rank()};
   const std::vector<std::int64_t> strides = strides_of(x.shape());
@@ -35,13 +35,14 @@ StridedCopy copy_of(const Tensor& x, const Tensor& y) {
   return copy;
 }
 
-/// Places begin … begin + y's size - 1 of dimension d of x.
+/// y = elements begin … begin + y's size - 1 of dimension d of x.
 void take(const Tensor& x, const Tensor& y, int d, std::int64_t begin) {
   StridedCopy copy = copy_of(x, y);
   copy.first = begin * copy.dimensions[at(d)].stride;
   x.backend().strided_copy(copy);
 }
-/// x at the places of y's dimension d from `begin` on; the others become `others` or stay.
+/// Copies x to y's dimension d from `begin` on; the other elements become `others`, or stay
+/// unchanged.
 void put(const Tensor& x, const Tensor& y, int d, std::int64_t begin,
          std::optional<double> others) {
   StridedCopy copy = copy_of(x, y);
@@ -60,7 +61,7 @@ void permute_into(const Tensor& x, const Tensor& y, const std::vector<int>& from
   x.backend().strided_copy(copy);
 }
 
-/// Turned around in these dimensions: its own inverse.
+/// Reversed in these dimensions; its own inverse.
 Tensor flipped(const Tensor& x, const std::vector<int>& dims) {
   Tensor y(x.backend(), x.shape(), x.dtype());
   StridedCopy copy = copy_of(x, y);
@@ -155,7 +156,7 @@ Variable expand(const Variable& x, const Shape& shape, Pass& pass) {
 Variable slice(const Variable& x, int dim, std::int64_t begin, std::int64_t end, Pass& pass) {
   const Shape& in = x.shape();
   const int d = dimension("slice", in, dim);
-  // As in Python: negative indices count from the end, and are clamped.
+  // As in Python, negative indices count from the end, and indices are clamped.
   const auto place = [&](std::int64_t i) {
     return std::clamp<std::int64_t>(i < 0 ? i + in[d] : i, 0, in[d]);
   };
@@ -294,8 +295,8 @@ Variable flip(const Variable& x, const Dims& dims, Pass& pass) {
 
 namespace {
 
-/// Rows, or single numbers, of x[outer, rows, inner] by an index: what gather() and index_select()
-/// share.
+/// Rows or single elements of x[outer, rows, inner] by an index; shared by gather() and
+/// index_select().
 Variable pick(std::string_view name, const Variable& x, int d, const Tensor& index,
               const Shape& out, Pass& pass) {
   check_index(name, index);

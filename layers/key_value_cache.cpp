@@ -9,7 +9,7 @@ namespace starling {
 
 namespace {
 
-/// x, N×Hkv×T×D, at the places of `to` from `first` on.
+/// Stores x, N×Hkv×T×D, in `to` from token `first` on.
 void put(const View& x, const Tensor& to, std::int64_t first) {
   StridedCopy copy{.x = x.tensor(), .y = to, .rank = 4, .first = x.first(), .others = {}};
   for (int d = 0; d < 4; ++d)
@@ -32,7 +32,7 @@ KeyValueCache::Heads KeyValueCache::append(const View& keys, const View& values)
     Shape whole = some.shape();
     const std::int64_t count = tokens_ + whole[2], places = to ? to.shape()[2] : 0;
     if (tokens_ == 0 || count > places) {
-      // Twice as many places as there were, so that each number is moved once in the mean.
+      // Double the capacity, so that each element is moved once on average.
       const Tensor old = to;
       whole[2] = std::max<std::int64_t>({count, std::min(2 * places, places + 4096), 64});
       to = Tensor(some.tensor().backend(), whole, some.dtype());

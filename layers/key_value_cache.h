@@ -17,9 +17,9 @@ class KeyValueCache : public PassExtension {
  public:
   /// Tokens so far.
   std::int64_t tokens() const { return tokens_; }
-  /// The next tokens are the first ones again.
+  /// Starts over with an empty cache.
   void clear() { tokens_ = 0; }
-  /// A pass over `tokens` new ones is done.
+  /// Called after a pass over `tokens` new tokens.
   void advance(std::int64_t tokens) {
     tokens_ += tokens;
     calls_ = 0;
@@ -28,17 +28,17 @@ class KeyValueCache : public PassExtension {
   struct Heads {
     View keys, values;
   };
-  /// For attention: appends the keys and values of new tokens, N×Hkv×T×D, and gives those of all,
-  /// N×Hkv×(tokens + T)×D. Calls come in the same order in each pass.
+  /// Appends the keys and values of new tokens, N×Hkv×T×D, and returns those of all tokens,
+  /// N×Hkv×(tokens + T)×D. Every pass must make its calls in the same order.
   Heads append(const View& keys, const View& values);
 
  private:
   std::int64_t tokens_ = 0;
   std::size_t calls_ = 0;                      ///< in this pass
-  std::vector<std::array<Tensor, 2>> memory_;  ///< of each call: N×Hkv×places×D
+  std::vector<std::array<Tensor, 2>> memory_;  ///< of each call: N×Hkv×capacity×D
 };
 
-/// The number of the first token of a pass in its sequence.
+/// The index in its sequence of the first token of a pass.
 inline std::int64_t first_position(const Pass& pass) {
   const auto* const cache = pass.find<KeyValueCache>();
   return cache ? cache->tokens() : 0;

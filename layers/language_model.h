@@ -11,18 +11,18 @@
 
 namespace starling {
 
-/// A causal model of text: tokens, int32 {T}, to logits {T, vocab} of the token that follows each.
-/// It is a body, {T} to hidden states {T, width} after the last norm, and a head: a matrix, by
-/// which logits are its product with hidden states. Tied, it is the body's table of tokens.
+/// A causal language model: int32 tokens {T} to logits {T, vocab} of each next token. Consists of a
+/// body, from {T} to hidden states {T, width} after the last norm, and a head, a matrix that hidden
+/// states are multiplied by. With tied weights the head is the body's token table.
 ///
-/// Sequences may be shorter than they were set up for, and as long as the context:
+/// Sequences may have any length up to the context:
 ///
 ///     const Variable h = model.hidden(tokens, pass);  // [N,T,width]
 ///     const Variable loss = functions::linear_cross_entropy(h, model.head(), targets, 1, pass);
 ///
-/// What comes next, of which only the new tokens are computed:
+/// For generation, which computes new tokens only:
 ///
-///     KeyValueCache cache;  // where model.cached()
+///     KeyValueCache cache;  // if model.cached()
 ///     Variable h = model.hidden(prompt, cache, pass);  // [1,T,width]
 ///     h = model.hidden(token, cache, pass);            // [1,1,width], and so on
 class LanguageModel : public Layer {
@@ -30,7 +30,7 @@ class LanguageModel : public Layer {
   struct Settings {
     std::int64_t vocab = 0, context = 0;
     bool tie = false;
-    double head_deviation = 0.02;  ///< of initial values of lm_head.weight, if it is not tied
+    double head_deviation = 0.02;            ///< of lm_head.weight's initial values, if not tied
     std::vector<std::string> left_out = {};  ///< see FileNames
     /// The body supports KeyValueCache
     bool cached = false;
@@ -48,7 +48,7 @@ class LanguageModel : public Layer {
   /// [vocab, width]
   Parameter& head() { return *head_; }
   std::int64_t vocab() const { return settings_.vocab; }
-  /// Whether hidden() supports a cache; otherwise generation recomputes the whole text for each
+  /// Whether hidden() supports a cache; otherwise generation recomputes the whole text for every
   /// token.
   bool cached() const { return settings_.cached; }
   /// The most tokens of a sequence.

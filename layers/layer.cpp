@@ -17,8 +17,8 @@ namespace starling {
 
 namespace {
 
-/// Most elements of one tensor: more is a slip of the pen in a config; below it, element counts
-/// cannot overflow.
+/// Limit on the elements of a tensor: larger ones are mistakes in a config, and element counts
+/// cannot overflow below it.
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 
 std::string join(const std::string& prefix, const std::string& name) {
@@ -26,9 +26,8 @@ std::string join(const std::string& prefix, const std::string& name) {
   return prefix + "." + name;
 }
 
-/// Samples may be of another size than the layer was set up for: what a layer computes follows the
-/// value that it is given. Only the last dimension of floating numbers, which weights are made for,
-/// must be right.
+/// Whether a value's shape is supported. Samples may have another size than at setup. Only the last
+/// dimension of floating-point values must be equal, since weights depend on it.
 bool fits(const Variable& x, const Shape& declared) {
   const int rank = declared.rank();
   return x.shape().rank() == rank + 1 &&
@@ -37,7 +36,7 @@ bool fits(const Variable& x, const Shape& declared) {
 
 std::string shown(const std::string& name) { return name.empty() ? "model" : name; }
 
-/// Refuses empty and absurd shapes, whose element count would overflow.
+/// Rejects empty shapes, and shapes so large that their element count would overflow.
 void check_size(const Shape& shape, std::string_view owner, std::string_view what) {
   std::int64_t product = 1;
   for (std::int64_t size : shape.sizes()) {
@@ -74,7 +73,7 @@ std::vector<T*> collect(std::deque<T>& own, const std::vector<std::unique_ptr<La
   return result;
 }
 
-/// Numbers in the tensor's format.
+/// Converts to the tensor's format.
 void write_numbers(const std::vector<double>& numbers, const Tensor& to) {
   dispatch_floating(to.dtype(), [&](auto kind) {
     using T = decltype(kind);
@@ -91,7 +90,8 @@ void allocate_parameter(Parameter& parameter, Backend& backend, DType dtype, DTy
   parameter.low = is_low_precision(compute) ? Tensor(backend, parameter.shape, compute) : Tensor();
 }
 
-/// Draws by memory order: the distribution does not depend on the layout.
+/// Random numbers are assigned in memory order, since the distribution does not depend on the
+/// layout.
 void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::uint32_t tensor,
                    const std::string& name) {
   require(static_cast<bool>(to), "model", "{} has no memory to be initialised", name);
@@ -179,14 +179,14 @@ Variable Layer::shell(Values inputs, Pass& pass, const std::function<Variable()>
     if (pass.layer_observer) pass.layer_observer(shown(name_), inputs, y);
     return y;
   } catch (const Error& error) {
-    // The innermost layer puts its name to what a backend says.
+    // The innermost layer adds its name to a backend's error.
     if (error.parts().component == "layer" || error.parts().component == "numbers") throw;
     throw told_by("layer", shown(name_), error);
   }
 }
 
-/// Checks what build() has promised, wherever the inputs are what it was told of. Floating numbers
-/// stay in their format.
+/// Checks that the output has the shape that build() returned, if the inputs have the declared
+/// shapes, and that floating-point values keep their format.
 void Layer::check_output(Values inputs, const Variable& y) const {
   if (!y.has_value())
     fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "the output holds no value");

@@ -16,23 +16,22 @@
 #include "core/parameter.h"
 #include "core/registry.h"
 
-// What lives in layers: functions with gradients (functions*.h: one node on the tape each), layers
-// that hold parameters (a file each), models (models/). A layer reads its own section of the
-// config. It uses core alone, and kernels not at all: what it computes goes through operations of
-// whatever backend the tape has. Nothing here knows of buckets or ranks.
+// This folder: functions with gradients (functions*.h: each adds one node to the tape), layers with
+// parameters (one file each), and models (models/). A layer reads its section of the config. Layers
+// compute through core's backend interface only, and know nothing of kernels, buckets or ranks.
 
 namespace starling {
 
-/// What a layer's arithmetic can be run with.
+/// Number formats and devices that a layer supports.
 struct LayerSupport {
   std::vector<DType> compute{DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16};
   std::vector<DeviceType> devices{DeviceType::kCpu, DeviceType::kCuda};
 };
 
-/// Training samples as a model takes them, not augmented: what some layers' initial values are
-/// computed from.
+/// Training samples as a model gets them, not augmented, from which some layers compute initial
+/// values.
 struct FirstSamples {
-  Shape shape;  ///< of one
+  Shape shape;  ///< of one sample
   std::vector<double> numbers;
   std::int64_t count() const {
     return numbers.empty() ? 0 : static_cast<std::int64_t>(numbers.size()) / shape.elements();
@@ -42,12 +41,12 @@ struct FirstSamples {
 /// How files of other programs differ from a model's own tensors.
 struct FileNames {
   std::string optional_prefix;  ///< prefix of names that a file may omit: "transformer."
-  /// Suffixes of names of tensors to ignore: they are not learned.
+  /// Suffixes of tensors to ignore, which are not learned.
   std::vector<std::string> left_out = {};
   /// Names of tensors that equal one of the model's: {"lm_head.weight", "transformer.wte.weight"}.
   std::vector<std::pair<std::string, std::string>> copies = {};
 };
-/// Whether a tensor of a file is one of those that hold nothing learned.
+/// Whether a tensor of a file is one of the ignored ones.
 inline bool holds_nothing(const FileNames& names, const std::string& tensor) {
   for (const std::string& end : names.left_out) {
     if (("." + tensor).ends_with(end)) return true;
@@ -55,7 +54,7 @@ inline bool holds_nothing(const FileNames& names, const std::string& tensor) {
   return false;
 }
 
-/// The values that a layer takes, and the shapes of one sample of each.
+/// The inputs of a layer, and the shapes of one sample of each.
 using Values = std::span<const Variable>;
 using Shapes = std::span<const Shape>;
 
@@ -78,31 +77,30 @@ class Layer {
   Shape setup(Shapes inputs, std::string name);
   Shape setup(const Shape& input, std::string name) { return setup({&input, 1}, std::move(name)); }
 
-  /// Runs the layer on a batch (first dimension: samples, of all values). Every size but the last
-  /// may be another than was declared, and of integers the last too: a larger image, a longer text.
+  /// Runs the layer on a batch (first dimension: samples, of all values). Sizes may differ from the
+  /// declared ones, except the last of floating-point values: a larger image, a longer text.
   Variable forward(Values inputs, Pass& pass);
   Variable forward(const Variable& x, Pass& pass) { return forward({&x, 1}, pass); }
 
   const std::string& name() const { return name_; }
   const std::vector<Shape>& input_shapes() const { return inputs_; }
-  /// Of the first value.
+  /// Of the first input.
   const Shape& input_shape() const { return inputs_.front(); }
   const Shape& output_shape() const { return output_; }
 
-  /// The error of training in `compute` on `device`, the meta backend standing for any: names the
-  /// layer, or the child, and what it can do instead. None where all support it.
+  /// An error if this layer or a child does not support training in `compute` on `device` (the meta
+  /// backend stands for any device), with the layer's name and a remedy; none if all do.
   std::optional<Error> unsupported(DType compute, DeviceType device) const;
 
-  /// How many of the first training samples the initial values of this layer or its children are
-  /// computed from; 0: none.
+  /// How many training samples this layer or its children need for initial values; 0: none.
   std::int64_t first_samples() const;
-  /// Calls begin_values() of the children, then of this layer, after all tensors have been drawn.
+  /// Calls begin_values() of the children, then of this layer, after all tensors were initialised.
   void begin(const FirstSamples& samples);
 
   /// Calls `visit` for each layer below this one, then for this one.
   void for_each(const std::function<void(Layer&)>& visit);
 
-  /// Of a model: what a file that a run begins from may hold.
+  /// How files that a run starts from may differ from this model.
   virtual FileNames file_names() const { return {}; }
 
   /// Own tensors first, then the children's, in order of declaration: PyTorch's order.
@@ -118,14 +116,13 @@ class Layer {
   virtual Shape build_several(Shapes inputs);
   virtual Variable compute_several(Values inputs, Pass& pass);
   /// The layer's capabilities, checked before training. The default is those of the built-in
-  /// operations. A layer with its own kernels that supports less must override it, and is refused
-  /// where it is not supported.
+  /// operations. A layer whose own kernels support less must override it.
   virtual LayerSupport support() const { return {}; }
 
   /// The number of samples that begin_values() of this layer needs.
   virtual std::int64_t wanted_samples() const { return 0; }
-  /// Initial values that are computed from the first training samples, or from random ones. There
-  /// may be fewer samples than requested, or none.
+  /// Sets initial values that depend on the first training samples. There may be fewer samples than
+  /// requested, or none.
   virtual void begin_values(const FirstSamples& samples) { (void)samples; }
   /// Passes a tensor's elements, in memory order, to `change` and writes them back.
   static void change_values(Parameter& parameter,
@@ -149,8 +146,8 @@ class Layer {
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// Does what forward() wraps around compute(): checks of what goes in and comes out, a trace
-  /// range, the layer's name in errors. For layers with a second entry.
+  /// Does what forward() does around compute(): checks inputs and output, opens a trace range, adds
+  /// the layer's name to errors. For layers with a second entry point.
   Variable shell(Values inputs, Pass& pass, const std::function<Variable()>& body) const;
   Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const {
     return shell({&x, 1}, pass, body);
@@ -177,7 +174,7 @@ LayerRegistry& layers();
 /// {num_classes}. A registered function reads all keys but `type` and `num_classes` (which is in
 /// ModelOutputs).
 struct ModelOutputs {
-  std::int64_t num_classes = 10;  ///< 0: not known, as in a description
+  std::int64_t num_classes = 10;  ///< 0: unknown, as when keys are described
 };
 using ModelRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&, const ModelOutputs&>;
 ModelRegistry& models();
@@ -204,30 +201,30 @@ class Model {
   void for_each(const std::function<void(Layer&)>& visit) { root_->for_each(visit); }
   /// See Layer::file_names.
   FileNames file_names() const { return root_->file_names(); }
-  /// The model as one of text (layers/language_model.h); null where it is none.
+  /// The model as a language model (layers/language_model.h); null if it is none.
   LanguageModel* language_model() const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;
 
-  /// Gives every tensor memory of its own on `backend` in `dtype` (parameters with gradients, and
-  /// buffers; counters stay int64), uninitialised. Parameters get a copy in `compute` too, where
-  /// that is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead; this serves tests,
-  /// evaluation and tracing on the meta backend.
+  /// Allocates uninitialised memory on `backend` for every tensor in `dtype` (parameters with
+  /// gradients, and buffers; counters stay int64), and if `compute` is bf16 or fp16 a copy of the
+  /// parameters in it (see refresh_low()). For tests, evaluation and tracing on the meta backend;
+  /// the trainer uses buckets.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// Memory for what is in no bucket: buffers, and parameters that training leaves alone.
+  /// Allocates tensors that are in no bucket: buffers, and frozen parameters.
   void allocate_rest(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// Writes the low-precision copies from the parameters: after initial values or loading.
+  /// Updates the low-precision copies after initialising or loading parameters.
   void refresh_low();
-  /// Error(kUsage) where the model does not take samples of this shape, such as larger images in
-  /// tests: names the layer. Found on shapes alone; the model has no memory afterwards.
+  /// Error(kUsage) with the layer if the model does not accept samples of this shape, such as
+  /// larger test images. Computed on shapes only; the model has no memory afterwards.
   void check_takes(const Shape& input);
   /// Releases the memory of all tensors.
   void drop_memory();
   /// The number of samples that initialise() needs.
   std::int64_t first_samples() const { return root_->first_samples(); }
-  /// Writes initial values: number i of tensor k depends on (seed, k, i) alone, and where a layer
-  /// says so on the samples.
+  /// Writes initial values. Number i of tensor k depends on (seed, k, i) only, and for some layers
+  /// on the samples.
   void initialise(std::uint64_t seed, const FirstSamples& samples = {});
 
  private:
@@ -236,9 +233,8 @@ class Model {
   std::vector<ModelBuffer*> buffers_;
 };
 
-/// Reads `model` of a config (all its keys: `type`, `num_classes`, and those of the type) and makes
-/// it for inputs of one sample's shape. `classes`: the default of `num_classes`. Whether the output
-/// suits is the task's to say.
+/// Reads `model` of a config (`type`, `num_classes`, and the type's keys) and makes the model for
+/// inputs of one sample's shape. `classes`: default of `num_classes`. The task checks the output.
 std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input,
                                   std::int64_t classes = 10);
 

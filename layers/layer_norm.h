@@ -6,8 +6,8 @@
 
 namespace starling {
 
-/// Layer normalisation (Ba et al. 2016, arXiv 1607.06450) over the last dimension, of images over
-/// the channels of every pixel. Tensors: weight (1), bias (0).
+/// Layer normalisation (Ba et al. 2016, arXiv 1607.06450) over the last dimension, i.e. of images
+/// over each pixel's channels. Tensors: weight (1), bias (0).
 class LayerNorm : public Layer {
  public:
   explicit LayerNorm(double eps = 1e-5) : eps_(eps) {}
@@ -38,8 +38,8 @@ class RmsNorm : public Layer {
 };
 
 /// Group normalisation (Wu and He 2018, arXiv 1803.08494) of samples …×C over all dimensions before
-/// the last and groups of channels; without a number of groups each channel is one. Tensors: weight
-/// (1), bias (0).
+/// the last and groups of channels; by default every channel is a group. Tensors: weight (1), bias
+/// (0).
 class GroupNorm : public Layer {
  public:
   GroupNorm(std::optional<std::int64_t> groups, double eps, bool affine)

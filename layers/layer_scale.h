@@ -4,15 +4,14 @@
 
 namespace starling {
 
-/// A learned factor of every channel (Touvron et al. 2021, arXiv 2103.17239), at the end of a
-/// residual's layers. Tensor: weight (C, or C×1×1 outside for images, as torchvision's ConvNeXt has
-/// it).
+/// A learned factor for each channel (Touvron et al. 2021, arXiv 2103.17239), the last layer of a
+/// residual's body. Tensor: weight (C; in files C×1×1 for images, as in torchvision's ConvNeXt).
 class LayerScale : public Layer {
  public:
-  /// `name`: of its tensor.
+  /// `name`: the tensor's name.
   explicit LayerScale(double initial, std::string name = "weight")
       : initial_(initial), tensor_(std::move(name)) {}
-  /// Does forward(), then + residual, in one operation.
+  /// forward(), then + residual, as one operation.
   Variable forward_residual(const Variable& x, const Variable& residual, Pass& pass);
 
  protected:

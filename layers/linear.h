@@ -7,7 +7,7 @@
 
 namespace starling {
 
-/// x · weightᵀ + bias: {…, I} → {…, O}, every row by itself. Tensors: weight (O×I), bias (O), drawn
+/// x · weightᵀ + bias: {…, I} → {…, O}, for each row. Tensors: weight (O×I), bias (O), initialised
 /// from U(±1/sqrt(I)), PyTorch's default.
 class Linear : public Layer {
  public:
@@ -15,7 +15,7 @@ class Linear : public Layer {
   explicit Linear(std::int64_t out_features, bool bias = true,
                   WeightInit init = WeightInit::kDefault, bool zero_bias = false)
       : out_features_(out_features), has_bias_(bias), init_(init), zero_bias_(zero_bias) {}
-  /// With other initial values, or another layout of the weight's file.
+  /// Other initial values, or another layout of the weight in files.
   struct Given {
     Init weight;
     bool has_bias = true;
@@ -25,7 +25,7 @@ class Linear : public Layer {
   Linear(std::int64_t out_features, const Given& given)
       : out_features_(out_features), has_bias_(given.has_bias), given_(given) {}
 
-  /// Does forward(), then ReLU, in one operation.
+  /// forward(), then ReLU, as one operation.
   Variable forward_relu(const Variable& x, Pass& pass);
   Parameter& weight() { return *weight_; }
 

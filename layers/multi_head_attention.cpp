@@ -18,7 +18,7 @@ Shape MultiHeadAttention::build(const Shape& input) {
   if (input.rank() != 2 || input[1] % heads_ != 0)
     bad_shape(input, fmt::format("places×width, the width a multiple of {} heads,", heads_));
   const std::int64_t width = input[1], rows = width / heads_ * (heads_ + 2 * kv_heads_);
-  // Xavier's, of the matrix as a whole
+  // Xavier initialisation of the whole matrix
   const double limit = std::sqrt(6.0 / static_cast<double>(rows + width));
   in_weight_ = &add_parameter("in_proj_weight", {rows, width}, Init::uniform(limit));
   if (has_bias_) in_bias_ = &add_parameter("in_proj_bias", {rows}, Init::constant(0.0));

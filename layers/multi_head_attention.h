@@ -8,10 +8,10 @@ namespace starling {
 
 class Linear;
 
-/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762): {T, E} → {T, E}. Tensors are
-/// torch.nn.MultiheadAttention's, with its initial values: in_proj_weight ((H + 2·Hkv)·E/H × E) and
-/// in_proj_bias, the rows of all queries, then those of keys, then of values; out_proj.weight,
-/// out_proj.bias. With fewer heads of keys and values than of queries they have fewer rows.
+/// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762): {T, E} → {T, E}. Tensors and
+/// initial values are those of torch.nn.MultiheadAttention: in_proj_weight ((H + 2·Hkv)·E/H × E)
+/// and in_proj_bias, with rows of all queries, then of keys, then of values; out_proj.weight,
+/// out_proj.bias. With fewer heads for keys and values than for queries these have fewer rows.
 class MultiHeadAttention : public Layer {
  public:
   MultiHeadAttention(std::int64_t heads, std::int64_t kv_heads, bool causal, double dropout,

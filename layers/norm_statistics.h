@@ -3,16 +3,15 @@
 #include "core/autograd.h"
 #include "core/tensor.h"
 
-// What a pass in training may tell its batch norms, as extensions of it.
+// Extensions of a training pass that change the statistics of batch norms.
 namespace starling {
 
 /// Sums over ranks, for synchronised batch norms. Without it each rank uses its own statistics.
 class RankSums : public PassExtension {
  public:
   virtual int ranks() const = 0;
-  /// `numbers` become their sum over all ranks, in rank order. Collective: all ranks call it for
-  /// the same things in the same order. What is issued to the current stream afterwards reads the
-  /// sum.
+  /// Replaces `numbers` by their sum over all ranks, in rank order. Collective: all ranks must make
+  /// the same calls in the same order. Work issued to the current stream afterwards reads the sum.
   virtual void sum(const Tensor& numbers) = 0;
 };
 

@@ -8,7 +8,7 @@
 #include "core/pointwise_function.h"
 #include "layers/layer.h"
 
-// A pointwise function of an author's own, from one struct (examples/plugin/squareplus.h):
+// A user-defined pointwise function, from one struct (examples/plugin/squareplus.h):
 //
 //     struct Squareplus {
 //       static constexpr const char* kName = "squareplus";
@@ -17,13 +17,13 @@
 //       template <class T> STARLING_HD static T derivative(T x, T y);  // y = value(x)
 //     };
 //
-// It is loops of vectors on a CPU, and a kernel on a GPU with a line in a .cu file
-// (STARLING_CUDA_POINTWISE, <starling/cuda.h>). T is float, for bf16 and fp16 too, or double.
+// Runs as vectorised loops on a CPU, and with a line in a .cu file (STARLING_CUDA_POINTWISE,
+// <starling/cuda.h>) as a kernel on a GPU. T is float (for bf16 and fp16 too) or double.
 namespace starling {
 
 namespace functions {
 
-/// F of x, with its gradient. Error(kUsage) where x is not floating.
+/// F of x, with its gradient. Error(kUsage) if x is not floating-point.
 template <class F>
 Variable pointwise_function(const Variable& x, Pass& pass) {
   if (!is_floating(x.dtype()))
@@ -40,7 +40,7 @@ Variable pointwise_function(const Variable& x, Pass& pass) {
 
 }  // namespace functions
 
-/// Adds the layer {"type": F::kName}.
+/// Registers the layer {"type": F::kName}.
 template <class F>
 void add_pointwise_layer() {
   class PointwiseLayer final : public Layer {

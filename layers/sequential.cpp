@@ -13,8 +13,8 @@ namespace starling {
 
 namespace {
 
-/// The layer as an L, but not as something derived from it, whose compute() a fused call would pass
-/// by.
+/// The layer as an L if that is its exact type: a fused call would bypass compute() of a derived
+/// class.
 template <class L>
 L* exactly(Layer& layer) {
   return typeid(layer) == typeid(L) ? static_cast<L*>(&layer) : nullptr;

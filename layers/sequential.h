@@ -13,10 +13,9 @@ class BatchNorm;
 class Linear;
 class Residual;
 
-/// Layers one after the other; most models are that. A batch_norm or a
-/// residual followed by a relu or relu6, and a linear followed by a relu, run as one operation: the
-/// same numbers (in low precision ReLU6 masks its gradient by what comes before rounding), and the
-/// names stay.
+/// A list of layers, which most models are. A batch_norm or a residual followed by a relu or relu6,
+/// and a linear followed by a relu, run as one operation with the same results (in low precision
+/// ReLU6 masks its gradient by the value before rounding); tensor names are unaffected.
 class Sequential : public Layer {
  public:
   Sequential() = default;
@@ -28,9 +27,8 @@ class Sequential : public Layer {
   void add(std::unique_ptr<Layer> layer) { add(std::to_string(pending_.size()), std::move(layer)); }
   void add(Activation active);
 
-  /// All layers, then `+ shortcut(x)`, then `active`, which is kNone, kRelu or kRelu6; a null
-  /// shortcut adds x itself. A batch norm at the end takes the sum and the activation into its own
-  /// operation.
+  /// All layers, then `+ shortcut(x)` (null: + x), then `active` (kNone, kRelu or kRelu6). If the
+  /// last layer is a batch norm, its operation includes the sum and the activation.
   Variable forward_residual(const Variable& x, Sequential* shortcut, Activation active, Pass& pass);
 
  protected:
@@ -38,7 +36,7 @@ class Sequential : public Layer {
   Variable compute(const Variable& x, Pass& pass) override;
 
  private:
-  /// One operation: a layer, with the activation that follows it.
+  /// One operation: a layer, and the activation after it if they are fused.
   struct Step {
     Layer* layer = nullptr;
     BatchNorm* batch_norm = nullptr;  ///< the layer, if it is one that fuses
@@ -61,7 +59,7 @@ class Sequential : public Layer {
 /// body(x) + shortcut(x); without a shortcut, body(x) + x.
 class Residual : public Layer {
  public:
-  /// The names are those of the two within this layer.
+  /// `body_name`, `shortcut_name`: names of the two within this layer.
   explicit Residual(std::unique_ptr<Sequential> body, std::string body_name = {},
                     std::unique_ptr<Sequential> shortcut = {}, std::string shortcut_name = {})
       : pending_body_(std::move(body)),
@@ -81,8 +79,8 @@ class Residual : public Layer {
   Sequential* shortcut_ = nullptr;
 };
 
-/// Reads a list of layers under `key`. `sample`: of a list that must be given, for its
-/// documentation, whose reading has none; null: it may be left out.
+/// Reads a list of layers under `key`. `sample`: the value shown in the documentation of a required
+/// list; null: the list is optional.
 std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,
                                         const char* sample, const std::string& doc);
 

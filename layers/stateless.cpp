@@ -15,7 +15,7 @@ Shape Pool2d::build(const Shape& input) {
 }
 
 Variable Pool2d::compute(const Variable& x, Pass& pass) {
-  // An image of another size may be too small
+  // Checks an image of another size than at setup, which may be too small
   window_output(*this, x.shape().without_batch(), window_, x.shape().back());
   return functions::pool2d(x, kind_, window_, pass);
 }

@@ -7,11 +7,10 @@
 #include "layers/functions.h"
 #include "layers/layer.h"
 
-// Layers without parameters that models are made with. Flatten and the poolings take images; the
-// others any shape.
+// Layers without parameters. Flatten and the poolings need images; the others accept any shape.
 namespace starling {
 
-/// A function of every value alone.
+/// An elementwise function.
 class ActivationLayer : public Layer {
  public:
   explicit ActivationLayer(Activation kind) : kind_(kind) {}
@@ -27,7 +26,7 @@ class ActivationLayer : public Layer {
   Activation kind_;
 };
 
-/// A function of values, whose result has their shape.
+/// A function whose result has the shape of its input.
 class FunctionLayer : public Layer {
  public:
   using Function = Variable (*)(const Variable&, Pass&);
@@ -41,8 +40,8 @@ class FunctionLayer : public Layer {
   Function function_;
 };
 
-/// Probabilities along a dimension of the sample, counted as PyTorch does: 0 is the batch, which it
-/// may not be, and -1 the last.
+/// Softmax along a dimension, numbered as in PyTorch: 0 is the batch, which is not allowed, -1 the
+/// last.
 class Softmax : public Layer {
  public:
   explicit Softmax(int dim) : dim_(dim) {}
@@ -61,7 +60,7 @@ class Softmax : public Layer {
 /// al. 2014).
 class DropoutLayer : public Layer {
  public:
-  /// `samples`: zeroes whole samples; at the end of a residual's layers, the block is left out
+  /// `samples`: zeroes whole samples; at the end of a residual's body this skips the block
   /// (stochastic depth: Huang et al. 2016, arXiv 1603.09382).
   explicit DropoutLayer(double p, bool samples = false) : p_(p), samples_(samples) {}
 
@@ -76,8 +75,8 @@ class DropoutLayer : public Layer {
   bool samples_;
 };
 
-/// The largest value, the mean or the blur (Pooling::kBlur) of every window, per channel: {H, W, C}
-/// → {P, Q, C}. Sizes round down, as in PyTorch by default.
+/// Pooling over windows per channel, maximum, mean or blur (Pooling::kBlur): {H, W, C} → {P, Q, C}.
+/// Sizes are rounded down, as by default in PyTorch.
 class Pool2d : public Layer {
  public:
   Pool2d(Pooling kind, const Window2d& window) : kind_(kind), window_(window) {}
@@ -91,7 +90,7 @@ class Pool2d : public Layer {
   Window2d window_;
 };
 
-/// Images of another size: `scale_factor` times as large.
+/// Images resized by `scale_factor`.
 class Upsample : public Layer {
  public:
   Upsample(double scale_factor, Resampling mode) : scale_factor_(scale_factor), mode_(mode) {}
@@ -107,7 +106,7 @@ class Upsample : public Layer {
   Resampling mode_;
 };
 
-/// {H, W, C} → {P, Q, C}: each pixel is the mean of those that it covers.
+/// {H, W, C} → {P, Q, C}: each pixel is the mean of the pixels that it covers.
 class AdaptiveAvgPool2d : public Layer {
  public:
   explicit AdaptiveAvgPool2d(const std::array<std::int64_t, 2>& size) : size_(size) {}

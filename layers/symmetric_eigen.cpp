@@ -10,7 +10,7 @@ SymmetricEigen symmetric_eigen(std::vector<double> matrix, std::size_t n) {
   std::vector<double> rows(n * n, 0.0);  // row k becomes an eigenvector
   for (std::size_t i = 0; i < n; ++i) rows[i * n + i] = 1.0;
   const auto at = [&](std::size_t i, std::size_t j) -> double& { return matrix[i * n + j]; };
-  constexpr int kMostSweeps = 100;  // a handful is enough
+  constexpr int kMostSweeps = 100;  // usually a handful is enough
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
     double off = 0.0, diagonal = 0.0;
     for (std::size_t i = 0; i < n; ++i) {

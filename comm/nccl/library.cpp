@@ -15,9 +15,9 @@
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
               "NCCL 2.18 is the oldest with ncclCommSplit");
 
-// comm/nccl/nccl.h by NCCL itself: a part of the CUDA plug-in, and the only source that includes
-// NCCL's header. All operations of a rank go to one stream in one order, which is the same on all
-// ranks, so that several communicators on a device need no order of launches from NCCL.
+// Implements comm/nccl/nccl.h with NCCL. Part of the CUDA plug-in, and the only source that
+// includes NCCL's header. All operations of a rank go to one stream in the same order on all ranks,
+// so several communicators on a device need no launch order from NCCL.
 namespace starling {
 namespace {
 
@@ -77,14 +77,14 @@ class NcclLibrary final : public Nccl {
 
   NcclComm init(const NcclId& id, int ranks, int rank, int max_ctas) override {
     check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
-    // In a capture NCCL would register buffers by handshakes between ranks, where one whose capture
-    // has failed does not come.
+    // In a capture NCCL would register buffers, with handshakes between ranks that hang if a rank's
+    // capture has failed.
     setenv("NCCL_GRAPH_REGISTER", "0", 0);
     ncclUniqueId unique;
     std::memcpy(unique.internal, id.bytes.data(), sizeof unique.internal);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.splitShare = 1;  // of groups: their buffers and the abort flag are the world's
+    config.splitShare = 1;  // group communicators share the world's buffers and abort flag
     if (max_ctas > 0) config.maxCTAs = max_ctas;
     ncclComm_t comm = nullptr;
     check(ncclCommInitRankConfig(&comm, ranks, unique, rank, &config), "ncclCommInitRankConfig",
@@ -93,7 +93,7 @@ class NcclLibrary final : public Nccl {
   }
 
   void split(NcclComm parent, int color, int key, NcclComm& joined) override {
-    // Written by a thread of NCCL's; a null configuration is the parent's.
+    // A thread of NCCL writes `joined`; a null configuration means the parent's.
     static_assert(sizeof(NcclComm) == sizeof(ncclComm_t));
     check(ncclCommSplit(of(parent), color < 0 ? NCCL_SPLIT_NOCOLOR : color, key,
                         reinterpret_cast<ncclComm_t*>(&joined), nullptr),

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda_plugin.h"
 
-// The plug-in's entry point for NCCL where the build has none.
+// The plug-in's NCCL entry point in builds without NCCL.
 extern "C" __attribute__((visibility("default"))) std::uint32_t starling_nccl_open(
     StarlingNcclOpening* opening) {
   constexpr std::string_view kMessage =

@@ -29,8 +29,8 @@ namespace {
 /// continue without graphs.
 constexpr const char* kWithoutGraphs = "\"cuda_graphs\": false issues every step";
 
-/// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's
-/// reason.
+/// Runs local work on every rank; if it fails anywhere, all ranks throw the reason of the lowest
+/// such rank.
 void agreed(World& world, const std::function<void()>& work) {
   const auto error = try_on_all_ranks(world, work);
   if (!error) return;
@@ -38,12 +38,13 @@ void agreed(World& world, const std::function<void()>& work) {
   throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);
 }
 
-/// A tensor cut for the members of a group: all shards but the last ones have `each` elements.
+/// A tensor divided between the members of a group: all shards but the last ones have `each`
+/// elements.
 struct Shards {
   Shards(std::int64_t elements_, std::size_t members_)
       : elements(elements_), members(static_cast<std::int64_t>(members_)) {
     each = (elements + members - 1) / members;
-    if (elements % members != 0) each = (each + 31) / 32 * 32;  // they begin where wide loads may
+    if (elements % members != 0) each = (each + 31) / 32 * 32;  // aligned for vector loads
   }
   std::int64_t first(std::size_t k) const {
     return std::min(static_cast<std::int64_t>(k) * each, elements);
@@ -54,7 +55,7 @@ struct Shards {
   std::int64_t elements, members, each = 0;
 };
 
-/// Groups that can be made in one split, since no rank is in two of them.
+/// Partitions groups into sets of disjoint groups, each of which can be made by one split.
 std::vector<std::vector<std::vector<int>>> disjoint(const std::vector<std::vector<int>>& groups,
                                                     int ranks) {
   std::vector<std::vector<std::vector<int>>> splits;
@@ -92,7 +93,7 @@ class NcclTransport final : public Transport {
     });
     control->world().broadcast(id.bytes.data(), id.bytes.size(), 0);
     watchdog_.during(what, [&] {
-      // A rank that cannot even begin says so before the others wait for it.
+      // A rank that cannot start reports that before the others wait for it.
       agreed(*control, [&] {
         watchdog_.call(what, [&] { everyone_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
         watchdog_.add(everyone_);
@@ -102,7 +103,7 @@ class NcclTransport final : public Transport {
     control_ = std::move(control);
   }
 
-  /// Waits for what is in flight; with an error on its way, or after a loss, everything is aborted.
+  /// Waits for exchanges in flight; during an exception, or after a loss, aborts instead.
   ~NcclTransport() override {
     if (std::uncaught_exceptions() > exceptions_at_start_ || !watchdog_.drain()) return;
     try {
@@ -187,8 +188,7 @@ class NcclTransport final : public Transport {
   }
 
  private:
-  /// The transport's part of a capture: what was issued in it. Its tickets are good until the first
-  /// launch.
+  /// The transport's state for a capture. Its tickets are valid until the graph's first launch.
   class Part final : public CapturePart {
    public:
     Part(NcclTransport& transport, std::int64_t step)
@@ -218,11 +218,11 @@ class NcclTransport final : public Transport {
   };
   struct Registered {
     void* handle = nullptr;
-    Tensor tensor;  ///< memory that is registered must not go back to the driver
+    Tensor tensor;  ///< keeps registered memory from being returned to the driver
   };
   struct UnderWay {
-    Event through;          ///< after the exchange
-    bool captured = false;  ///< it is a capture's
+    Event through;          ///< recorded after the exchange
+    bool captured = false;  ///< part of a graph
     Lane lane = Lane::kSteps;
   };
   using BufferKey = std::tuple<NcclComm, const std::byte*, std::size_t>;
@@ -243,7 +243,7 @@ class NcclTransport final : public Transport {
             "NCCL moves a GPU's own buffers: it takes no numbers that come piece by piece");
   }
 
-  /// Collective: the communicators of groups that are disjoint.
+  /// Collective: makes the communicators of disjoint groups.
   void make_communicators(const std::vector<std::vector<int>>& groups) {
     int color = -1;
     for (std::size_t k = 0; k < groups.size(); ++k) {
@@ -255,7 +255,7 @@ class NcclTransport final : public Transport {
                          groups.size(), groups.size() == 1 ? "" : "s");
     };
     const auto joined = std::make_shared<NcclComm>(nullptr);
-    pending_splits_.push_back(joined);  // a split that failed may still write there
+    pending_splits_.push_back(joined);  // a failed split may still write to it
     try {
       watchdog_.during(what, [&] {
         agreed(*control_, [&] {
@@ -269,21 +269,21 @@ class NcclTransport final : public Transport {
         });
       });
     } catch (const NcclSetupError& error) {
-      watchdog_.give_up(error);  // the world's communicator may be busy for ever
+      watchdog_.give_up(error);  // the world's communicator may stay busy
       throw;
     }
     for (const std::vector<int>& group : groups) prepared_[group] = nullptr;
     if (color >= 0) prepared_[groups[static_cast<std::size_t>(color)]] = *joined;
   }
 
-  /// The group's communicator; null where it was not prepared.
+  /// The group's communicator; null if it was not prepared.
   NcclComm communicator(const std::vector<int>& group) const {
     if (static_cast<int>(group.size()) == size_) return everyone_;
     const auto it = prepared_.find(group);
     return it == prepared_.end() ? nullptr : it->second;
   }
 
-  /// Marks what a stream holds so far.
+  /// Records an event on a stream.
   Event mark(StreamKind stream) {
     const StreamScope scope(backend_, stream);
     return backend_.record();
@@ -299,8 +299,8 @@ class NcclTransport final : public Transport {
     const bool captured = work.captured;
     require(!captured || capture_, "transport",
             "an exchange is captured by no Capture (comm/capture.h)");
-    // One communicator and one stream run all in the order of issue, so those under way are of one
-    // lane.
+    // One communicator and stream execute operations in the order of issue, so all in flight must
+    // be of one lane.
     const Lane lane = work.label.lane;
     require(under_way_.empty() || under_way_.begin()->second.lane == lane, "transport",
             "with NCCL a lane's exchanges start when no other lane has any under way");
@@ -310,9 +310,9 @@ class NcclTransport final : public Transport {
     const Event computed = mark(StreamKind::kCompute);
     Event updated;
     if (!work.sum || backend_.stream() == StreamKind::kUpdate) updated = mark(StreamKind::kUpdate);
-    Event before;  // in a capture: exchanges from before the graph are through before its own begin
+    Event before;  // in a capture: earlier exchanges must complete before the graph's own begin
     if (captured) {
-      watchdog_.expect_graphs();  // a communicator belongs to the graph from the first call on
+      watchdog_.expect_graphs();  // from the first call on the communicator is tied to the graph
       before = mark(StreamKind::kCommunication);
     }
     const StreamScope scope(backend_, StreamKind::kCommunication);
@@ -348,7 +348,7 @@ class NcclTransport final : public Transport {
       } catch (...) {
         try {
           nccl_->group_end();
-        } catch (const Error&) {  // the first error is the one to tell
+        } catch (const Error&) {  // report the first error
         }
         throw;
       }
@@ -357,10 +357,10 @@ class NcclTransport final : public Transport {
     watchdog_.settle(comm, what);
   }
 
-  /// Once for each buffer that is used again and again. Buffers of the mean model and of
-  /// measurements (step -1) come and go.
+  /// Registers a buffer that is used repeatedly, once. Buffers of the mean model and of
+  /// measurements (step -1) are temporary and not registered.
   void register_once(NcclComm comm, const Tensor& tensor, const NcclWork& work) {
-    // NCCL asks the driver, which a capture forbids
+    // Registration calls the driver, which is not allowed during a capture
     if (work.label.step < 0 || tensor.bytes() == 0 || backend_.capturing()) return;
     const BufferKey key{comm, tensor.raw(), tensor.bytes()};
     if (registered_.count(key) != 0) return;
@@ -400,8 +400,9 @@ class NcclTransport final : public Transport {
     });
   }
 
-  /// A sum over the group, or a round over nodes where the group is a node. Each member sums its
-  /// shard, mixes it with its peers' in a round over nodes, and the members gather the shards.
+  /// A sum over a group, or a round over nodes, where the group is a node. Each member sums its
+  /// shard, in a round over nodes mixes it with those of its peers, and the members gather the
+  /// shards.
   void exchange_in_group(const Exchange& exchange, const Tensor& in, const Tensor& out,
                          void* stream, const NcclWork& work) {
     const std::vector<int>& members = exchange.group;
@@ -440,8 +441,7 @@ class NcclTransport final : public Transport {
                                     members.begin());
   }
 
-  /// Every member's numbers of this rank's shard come here, and are summed in rank order; `sum` is
-  /// empty where the shard is.
+  /// Sums this rank's shard over the members in rank order; `sum` is empty if the shard is.
   void sum_shard(const std::vector<int>& members, const Shards& shards, const Tensor& in,
                  const Tensor& sum, void* stream, const NcclWork& work) {
     const std::size_t me = place_in(members);
@@ -470,7 +470,7 @@ class NcclTransport final : public Transport {
     weighted_sum(backend_, parts, std::vector<double>(parts.size(), 1.0), sum);
   }
 
-  /// Every member's shard of `out` goes to all members.
+  /// Sends every member's shard of `out` to all members.
   void gather_shards(const std::vector<int>& members, const Shards& shards, const Tensor& out,
                      void* stream, const NcclWork& work) {
     const std::size_t me = place_in(members);
@@ -493,7 +493,7 @@ class NcclTransport final : public Transport {
     nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream);
   }
 
-  /// The numbers in `dtype`.
+  /// The tensor converted to `dtype`.
   Tensor decoded(const Tensor& tensor, DType dtype) {
     if (tensor.dtype() == dtype) return tensor;
     Tensor wide(backend_, tensor.shape(), dtype);
@@ -501,7 +501,7 @@ class NcclTransport final : public Transport {
     return wide;
   }
 
-  /// A shard's sum over the node becomes its mean, mixed with other nodes'.
+  /// Divides a shard's sum over the node to get its mean, and mixes it with other nodes' means.
   void mix_means(const Exchange& exchange, const Tensor& sum, const Tensor& mixed, void* stream,
                  const NcclWork& work) {
     const double share = 1.0 / static_cast<double>(exchange.group.size());
@@ -514,7 +514,7 @@ class NcclTransport final : public Transport {
       sent = Tensor(backend_, sum.shape(), DType::kBFloat16);
       backend_.cast({mean, sent});
       terms = {mean, decoded(sent, sum.dtype())};
-    } else {  // nodes are equally large: the mean's division goes into the weights
+    } else {  // the weights include the division, since nodes have equal sizes
       for (double& weight : weights) weight *= share;
       terms = {sum};
     }
@@ -534,10 +534,10 @@ class NcclTransport final : public Transport {
   NcclComm everyone_ = nullptr;
   std::vector<std::shared_ptr<NcclComm>> pending_splits_;
   std::map<BufferKey, Registered> registered_;
-  std::map<std::vector<int>, NcclComm> prepared_;  ///< null: a group that this rank is not in
+  std::map<std::vector<int>, NcclComm> prepared_;  ///< null: this rank is not in the group
   std::unordered_map<Ticket, UnderWay> under_way_;
   Ticket last_ = 1;
-  /// The graph that is being captured; null once its graph has been launched
+  /// The graph being captured; null after its first launch
   std::shared_ptr<NcclGraph> capture_;
   NcclWatchdog watchdog_;
   int exceptions_at_start_;

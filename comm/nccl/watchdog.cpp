@@ -127,7 +127,7 @@ void NcclWatchdog::settle(NcclComm comm, const std::function<std::string()>& wha
         check_locked();
       }
     }
-    // Most calls are through within microseconds; connections take longer.
+    // Most calls complete within microseconds; setting up connections takes longer.
     if (looks < 200) {
       std::this_thread::yield();
     } else {
@@ -192,7 +192,7 @@ void NcclWatchdog::look() {
         "not tell",
         rank_, timeout_seconds_, host_name(), first.what(), Clock::seconds_since(first.issued),
         last_words(comms_.front())));
-  } catch (const std::exception& error) {  // the device has failed
+  } catch (const std::exception& error) {  // the device failed
     lose(fmt::format("rank {} on host {}: {}", rank_, host_name(), message_of(error)));
   }
 }
@@ -210,12 +210,12 @@ void NcclWatchdog::lose(const Error& error) noexcept {
 
 void NcclWatchdog::abort_all() noexcept {
   if (comms_.empty()) return;
-  // Those of groups share the world's abort flag: it ends them all, in any order.
+  // Group communicators share the world's abort flag, which aborts all of them, in any order.
   const auto abort = [nccl = nccl_, comms = std::exchange(comms_, {})] {
     for (auto comm = comms.rbegin(); comm != comms.rend(); ++comm) nccl->abort(*comm);
   };
   try {
-    // An abort might hang. Since the process is about to exit, it is not waited for.
+    // An abort may hang. It is not waited for, since the process is about to exit.
     const auto ended = std::make_shared<std::promise<void>>();
     std::future<void> end = ended->get_future();
     std::thread([abort, nccl = nccl_, ended] {
@@ -223,10 +223,10 @@ void NcclWatchdog::abort_all() noexcept {
       abort();
       ended->set_value();
     }).detach();
-    // NCCL first raises a flag, which ends what is under way on all communicators, then waits until
-    // no graph holds the communicator.
+    // NCCL first sets a flag, which ends operations on all communicators, then waits until no graph
+    // refers to the communicator.
     end.wait_for(std::chrono::duration<double>(graphs_ ? kAbortSecondsWithGraphs : kAbortSeconds));
-  } catch (...) {  // no thread to be had
+  } catch (...) {  // no thread available
     abort();
   }
 }
@@ -240,7 +240,7 @@ bool NcclWatchdog::drain() noexcept {
         if (lost_) return false;
         remove_completed();
         if (followed_.empty()) return true;
-        // The thread sees no loss where even an exchange's data never gets ready.
+        // The watchdog's timeout does not apply to an exchange whose data never gets ready.
         if (Clock::seconds_since(begin) > 2.0 * timeout_seconds_) return false;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(200));

@@ -108,7 +108,7 @@ class NcclWatchdog {
   std::optional<Error> lost_;
   bool stopping_ = false;
   bool graphs_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, since it uses all members above
 };
 
 }  // namespace starling

@@ -21,14 +21,16 @@
 namespace starling {
 namespace {
 
-constexpr double kTie = 1.02;  ///< times this close are equal: predictions are no better
-/// Steps more for each update's disagreement, squared, among many ranks: see expected_steps().
+/// Times within this factor are considered equal, as predictions are no more accurate
+constexpr double kTie = 1.02;
+/// Additional steps per squared disagreement of an update, with many ranks: see expected_steps()
 constexpr double kStepsPerDrift = 0.03;
-constexpr double kSameSize = 1.005;  ///< bucket sizes whose steps are this close are equal
-constexpr double kAgreed = 1e-12;    ///< disagreement that is rounding
-/// Ranks up to which growth is computed here: above it takes longer than the rest
+/// Bucket sizes whose step times are within this factor are considered equal
+constexpr double kSameSize = 1.005;
+constexpr double kAgreed = 1e-12;  ///< disagreement below it is rounding error
+/// Growth is computed for up to this many ranks; for more it takes too long
 constexpr int kMostGrowth = 64;
-/// Most rounds that are followed to see how a topology mixes
+/// Most rounds simulated to measure how a topology mixes
 constexpr std::int64_t kRounds = 128;
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
@@ -37,10 +39,10 @@ struct Candidate {
   std::unique_ptr<Topology> topology;
   std::optional<std::int64_t> rounds_to_consensus;
   double rate = 0.0;
-  double left = 1.0;  ///< as AlgorithmCost::disagreement takes it
+  double left = 1.0;  ///< argument of AlgorithmCost::disagreement
 };
 
-/// How fast disagreement shrinks, followed from a random start.
+/// Measures how fast disagreement decays, from a random start.
 void follow(Candidate& candidate) {
   const std::int64_t period = std::max<std::int64_t>(candidate.topology->period(), 1);
   const std::int64_t rounds = std::max(kRounds, std::min<std::int64_t>(2 * period, 4 * kRounds));
@@ -55,7 +57,7 @@ void follow(Candidate& candidate) {
     candidate.rate = k == 0 ? 0.0 : std::pow(kAgreed, 1.0 / static_cast<double>(k));
     return;
   }
-  // The second half: the first rounds remove what is easily removed.
+  // Uses the second half only, since the first rounds remove components that decay quickly.
   const std::size_t half = left.size() / 2;
   candidate.rate =
       std::pow(left.back() / left[half], 1.0 / static_cast<double>(left.size() - 1 - half));
@@ -69,14 +71,14 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
   for (auto& [name, topology] : topologies_for({network.ranks, network.ranks_per_host})) {
     Candidate candidate{.name = name, .topology = std::move(topology)};
     follow(candidate);
-    // Otherwise the topology does not mix within sight.
+    // Otherwise the topology does not mix within kRounds rounds.
     if (candidate.rate < 1.0) result.push_back(std::move(candidate));
   }
   return result;
 }
 
-/// The algorithms that advise() looks at: with a topology `mixing` alone, without one those whose
-/// ranks do not drift apart.
+/// The algorithms that advise() considers: with a topology only `mixing`, without one those whose
+/// ranks stay equal.
 std::vector<AlgorithmPlan> predictable(const AlgorithmPlan& mixing) {
   std::vector<AlgorithmPlan> result = known_algorithms();
   std::erase_if(result, [&](const AlgorithmPlan& plan) {
@@ -94,15 +96,15 @@ class Planner {
       : networks_{network, network}, bucket_mb_(bucket_mb) {
     require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
     if (network.ranks > 1) candidates_ = candidates(network);
-    networks_[1].direct = false;  // what is encoded is sent, also inside a host
+    networks_[1].direct = false;  // encoded parameters are sent as messages even within a host
     register_builtin_optimizers();
     const nlohmann::json momentum{{"momentum", 0.9}};
     ConfigSection section(momentum, "plan");
     sgd_ = optimizers().make("sgd", "optimizer.type", section);
   }
 
-  /// Choices of an algorithm on every topology that it takes, with each bucket size; none on a
-  /// single rank if it needs a topology.
+  /// The choices for an algorithm: each topology that it supports with each bucket size. Empty if
+  /// it needs a topology and there is a single rank.
   std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, StepModel step) {
     std::vector<PlannedChoice> result;
     const AlgorithmMessages& messages = algorithm.messages;
@@ -119,8 +121,8 @@ class Planner {
     }
     return result;
   }
-  /// Whether it would be refused on that topology: with the usual momentum it enlarges what ranks
-  /// disagree in.
+  /// Whether it would be rejected on that topology, since with the usual momentum it amplifies
+  /// disagreement.
   bool grows(const AlgorithmPlan& algorithm, const std::string& topology) const {
     if (!algorithm.growth.model || topology.empty() || networks_[0].ranks > kMostGrowth)
       return false;
@@ -130,7 +132,7 @@ class Planner {
   }
 
  private:
-  /// How neighbours' parameters are read: shared memory, messages, whole messages to each
+  /// How neighbours' parameters arrive: shared memory, messages, whole messages to each
   enum Way : std::uint8_t { kRead, kSent, kWhole };
   const std::vector<RoundCost>& costs_on(const Candidate& candidate, Way way) {
     const auto [at, fresh] = costs_[way].try_emplace(candidate.name);
@@ -141,7 +143,7 @@ class Planner {
            const Candidate& candidate, const std::vector<RoundCost>& costs,
            const NetworkModel& network, const StepModel& step) const;
 
-  NetworkModel networks_[2];  ///< the given one, and one without shared memory
+  NetworkModel networks_[2];  ///< as given, and without shared memory
   const std::vector<double>& bucket_mb_;
   std::unique_ptr<OptimizerRule> sgd_;
   std::vector<Candidate> candidates_;
@@ -168,13 +170,14 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
   }
 }
 
-/// Order of choices: those whose time is not known come last, the fastest first.
+/// Orders choices by time; those of unknown time are last.
 bool sooner(const PlannedChoice& a, const PlannedChoice& b) {
   return std::pair(a.seconds(), a.prediction.step) < std::pair(b.seconds(), b.prediction.step);
 }
 
-/// Every algorithm with default keys and those that it is tried with, sending what it can send; of
-/// each what is soonest to a loss, or fastest where it is not known what it costs in learning.
+/// Every algorithm with default keys and with AlgorithmCost::tried, in each number format that it
+/// supports. For each the choice with the shortest time to a loss, or the fastest if its cost in
+/// learning is unknown.
 std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   std::vector<PlannedChoice> result;
   for (const AlgorithmPlan& known : known_algorithms()) {
@@ -236,8 +239,8 @@ std::string reason_for(const Advice& advice) {
       quantity(best.prediction.exposed, "s"), against);
 }
 
-/// The best of the choices that differ from this one in the bucket size at most: the fastest, and
-/// of those whose steps are at most `equal` times as long the size nearest to the default.
+/// The best of the choices that equal this one except for the bucket size: of those whose steps
+/// take at most `equal` times the shortest, the size nearest to the default.
 std::size_t best_size(const Advice& advice, const PlannedChoice& of, double equal = kSameSize) {
   const auto distance = [](const PlannedChoice& choice) {
     return std::abs(std::log(choice.bucket_mb / kUsualBucket));
@@ -256,7 +259,7 @@ std::size_t best_size(const Advice& advice, const PlannedChoice& of, double equa
   return best;
 }
 
-/// Without choices: what is known of the step and the measurement.
+/// An Advice without choices: properties of the step and of the measurement.
 Advice advice_on(const NetworkModel& network, const StepModel& step) {
   const double flops = step.matrix_flops();
   return {.compute = compute_alone(step, network),
@@ -265,7 +268,7 @@ Advice advice_on(const NetworkModel& network, const StepModel& step) {
           .noise = std::max(step.noise, network.noise)};
 }
 
-/// Takes the default back where the measurement, on a busy machine, cannot tell it from the best.
+/// Selects the default if the measurement, on a busy machine, cannot distinguish it from the best.
 void keep_default(Advice& advice) {
   if (advice.noise < kBusy) return;
   const auto usual = std::find_if(advice.choices.begin(), advice.choices.end(),
@@ -304,7 +307,8 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   Planner planner(network, bucket_mb);
   Advice advice = advice_on(network, step);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
-    std::map<std::string, bool> grows;  // by topology; choices repeat it for each bucket size
+    // By topology, since choices repeat it for each bucket size
+    std::map<std::string, bool> grows;
     for (PlannedChoice& choice : planner.choices(algorithm, step)) {
       const auto [at, fresh] = grows.try_emplace(choice.topology, false);
       if (fresh) at->second = planner.grows(algorithm, choice.topology);
@@ -378,7 +382,7 @@ std::string advice_text(const Advice& advice, bool all) {
   std::set<std::pair<std::string, std::string>> shown;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     const PlannedChoice& c = advice.choices[i];
-    // One row for each, its best size: the recommended one, else the fastest.
+    // One row per topology, with its best size: the recommended one, else the fastest.
     const bool recommended = i == advice.best;
     if (!all && !recommended &&
         (c.same_but_size(advice.choices[advice.best]) ||

@@ -16,9 +16,9 @@ Json link_json(const LinkModel& link) {
   return {{"latency_us", link.latency * 1e6}, {"bandwidth_gbs", link.bandwidth * 1e-9}};
 }
 
-constexpr int kMostRanks = 65536;  // as `starling-topo --ranks` has it
+constexpr int kMostRanks = 65536;  // the same as in `starling-topo --ranks`
 
-/// Reads numbers of one object, and names the key that is wrong.
+/// Reads the numbers of an object; errors name the key.
 class Reader {
  public:
   Reader(const Json& object, std::string source, std::string path)
@@ -28,7 +28,7 @@ class Reader {
   double number(const char* key, double least, bool exclusive = false) const {
     const Json& value = at(key);
     const double number = value.is_number() ? value.get<double>() : std::nan("");
-    // With a bandwidth of 1e-320 nothing can be computed.
+    // Subnormal numbers, e.g. a bandwidth of 1e-320, would overflow quotients.
     const bool usable = std::isnormal(number) || number == 0.0;
     if (!usable || number < least || (exclusive && number == least)) {
       error(key, "a number {} {}", exclusive ? "above" : "from", least);
@@ -129,7 +129,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
     if (!said->is_boolean()) reader.error("between.measured", "true or false");
     model.between_measured = said->get<bool>();
   } else {
-    model.between_measured = model.hosts() > 1;  // a file of a version that did not say it
+    model.between_measured = model.hosts() > 1;  // missing in files of older versions
   }
   const Json& hosts = reader.at("hosts_bandwidth_gbs");
   if (!hosts.is_array() ||
@@ -141,7 +141,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
       reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
-  // These keys are younger than the rest.
+  // These keys are missing in files of older versions.
   if (json.contains("sum_bandwidth_gbs"))
     model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;
   if (json.contains("noise")) model.noise = reader.number("noise", 0);

@@ -11,8 +11,8 @@
 namespace starling {
 namespace {
 
-constexpr double kSlack = 0.5;  ///< fraction of the computation in which exchanges can be hidden
-/// Steps from one exchange to the next that are laid out; more of them are computation alone
+constexpr double kSlack = 0.5;  ///< fraction of the computation that can overlap with exchanges
+/// Steps between exchanges that are simulated individually; further ones are computation only
 constexpr std::int64_t kMostInterval = 16;
 
 struct TimeLine {
@@ -21,12 +21,12 @@ struct TimeLine {
   std::vector<PlannedBucket> buckets;
   double now = 0.0, link_free = 0.0, exposed = 0.0;
 
-  /// Seconds of the bucket's update that reads `buffers` more than its own.
+  /// Seconds of the bucket's update with `buffers` additional inputs.
   double update(const PlannedBucket& bucket, double buffers) const {
     return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth +
            step.matrix_seconds(bucket.matrix_flops);
   }
-  /// Encoding writes the messages, and the update decodes them, including the rank's own.
+  /// Seconds to encode the messages, and to decode them in the update, including the rank's own.
   double recoding(double buffers) const {
     if (step.gossip_wire >= 1.0 || buffers == 0.0) return 0.0;
     return 1.0 + (1.0 + step.gossip_wire) * (2.0 + buffers);
@@ -45,7 +45,7 @@ struct TimeLine {
     exposed += time - now;
     now = time;
   }
-  /// Runs both passes; calls f(b, the bucket) when bucket b's last gradient is there.
+  /// Simulates both passes; calls f(b, the bucket) when bucket b's last gradient is ready.
   template <class F>
   void passes(F&& f) {
     now += step.forward;
@@ -107,9 +107,9 @@ double compute_alone(const StepModel& step, const NetworkModel& network) {
 
 namespace {
 
-/// Seconds that an exchange takes longer over a connection that was idle: TCP begins again with ten
-/// segments, having halved its window for each retransmission time-out without use (RFC 5681, 4.1;
-/// RFC 2861), and needs a round trip for each doubling.
+/// Additional seconds of an exchange over a connection that was idle: TCP halves its window for
+/// each retransmission timeout without use (RFC 2861), down to ten segments (RFC 5681, 4.1), and
+/// needs a round trip for each doubling.
 double restart_seconds(const NetworkModel& network, double idle) {
   constexpr double kFirstWindow = 14600.0, kHalvings = 9.0;  // as measured
   const double round_trip = 2.0 * network.between.latency,
@@ -129,7 +129,7 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   const auto rounds = static_cast<std::int64_t>(costs.size());
-  // One period to come into step, then whole periods that count.
+  // One period to reach the steady state, then whole periods that are measured.
   const std::int64_t apart = std::min(interval, kMostInterval);
   const std::int64_t warm = std::max<std::int64_t>(rounds, 4) * apart,
                      counted = rounds * std::max<std::int64_t>(1, 16 / rounds) * apart;
@@ -163,8 +163,8 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   result.step = alone + ((line.now - start) / steps - alone) * part * pace;
   result.exposed = line.exposed / steps * part * pace;
   if (network.between.latency > kLongLatency) {
-    // All begin with cold connections. Longer steps leave them idle for longer: from there to where
-    // it stays.
+    // All exchanges start with idle connections. Longer steps leave them idle for longer, so
+    // iterate to a fixed point.
     const double alike = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
     double late = 0.0;
     for (int i = 0; i < 16; ++i) {
@@ -186,9 +186,10 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
 
 namespace {
 
-/// A mean over all ranks of all buckets.
+/// The cost of a mean of all buckets over all ranks.
 struct MeanOfAll {
-  double transfer = 0.0, cpu = 0.0;  ///< seconds, and of them those that a computing rank loses
+  /// Seconds; `cpu`: those by which the computation is delayed
+  double transfer = 0.0, cpu = 0.0;
   double bytes = 0.0, sent = 0.0, between = 0.0;
 
   MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes) {
@@ -221,13 +222,13 @@ Prediction predict_averages(const NetworkModel& network, const StepModel& step, 
 
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double interval) {
-  // Passes over the parameters: a copy, and the mean, the copy and the parameters into the
-  // parameters
+  // Passes over the parameters: a copy (read and write), then the update of the parameters from the
+  // mean, the copy and the parameters
   constexpr double kPasses = 6.0;
   const MeanOfAll mean(network, step, bucket_bytes);
   const double alone = compute_alone(step, network),
                own = mean.cpu + kPasses * mean.bytes / network.memory_bandwidth;
-  // Averages begin and end between steps. What they take of the computation makes steps longer, so
+  // Averages begin and end between steps. The processor time that they take makes steps longer, so
   // that fewer fit in.
   const double steps = std::max(1.0, std::ceil((interval + mean.transfer - own) / alone));
   return {.step = alone + own / steps,
@@ -237,8 +238,8 @@ Prediction predict_asynchronous(const NetworkModel& network, const StepModel& st
 
 namespace {
 
-/// A mean of gradients over all ranks, in one exchange of a bucket at its last gradient; or,
-/// `encoded`, in two halves, of which the second begins after the pass.
+/// A mean of gradients over all ranks: one exchange of a bucket once its last gradient is ready; or
+/// with `encoded` two halves, of which the second begins after the pass.
 Prediction predict_gradients(const NetworkModel& network, const StepModel& step,
                              double bucket_bytes, const RoundCost& cost, bool overlap, double wire,
                              bool encoded) {
@@ -250,8 +251,8 @@ Prediction predict_gradients(const NetworkModel& network, const StepModel& step,
     result.sent += bucket.bytes * wire * cost.sent_per_byte;
     result.between_hosts += bucket.bytes * wire * cost.between_per_byte;
   };
-  // A byte of numbers is read and its code written, and the other way round; what travels back
-  // belongs to all chunks.
+  // Encoding reads a byte of parameters and writes its code, decoding does the reverse; what is
+  // sent back belongs to all chunks.
   const auto recode = [&](const PlannedBucket& bucket) {
     if (encoded) line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth;
   };
@@ -287,7 +288,7 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
 
 Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double wire) {
-  RoundCost half = cost_of_all_reduce(network);  // its other half has as many bytes
+  RoundCost half = cost_of_all_reduce(network);  // the other half has as many bytes
   for (double* cost : {&half.latency, &half.per_byte, &half.cpu_per_byte, &half.sent_per_byte,
                        &half.between_per_byte})
     *cost /= 2.0;

@@ -9,7 +9,8 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kMostRounds = 64;  ///< of a long period, or of one without end
+/// Rounds considered, of topologies with a longer period or none
+constexpr std::int64_t kMostRounds = 64;
 
 /// Bytes per byte of bucket that ranks and hosts send in one round.
 class Load {
@@ -21,7 +22,7 @@ class Load {
         sums_(out_),
         rank_inside_(static_cast<std::size_t>(network.ranks), 0.0) {}
 
-  /// `from` sends `share` of the bucket to `to`, once in a round.
+  /// `from` sends `share` of the bucket to `to`, once per round.
   void message(int from, int to, double share) {
     const int a = network_.host_of(from), b = network_.host_of(to);
     sent_ += share;
@@ -35,11 +36,11 @@ class Load {
       between_ = true;
     }
   }
-  /// A mean or sum over a group by messages: every member sums a part of it and sends the result to
-  /// the others.
+  /// A mean or sum over a group by messages: every member sums one part and sends the result to the
+  /// others.
   void group_sum(const std::vector<int>& ranks, double share = 1.0) {
     const auto m = static_cast<double>(ranks.size());
-    for (std::size_t i = 0; i < ranks.size();) {  // ascending: host by host
+    for (std::size_t i = 0; i < ranks.size();) {  // ascending, so host by host
       std::size_t end = i + 1;
       while (end < ranks.size() && network_.host_of(ranks[end]) == network_.host_of(ranks[i]))
         ++end;
@@ -97,7 +98,7 @@ class Load {
 
  private:
   const NetworkModel& network_;
-  /// `sums_`: what sums over groups have of out_ and of in_
+  /// The parts of out_ and in_ that are due to sums over groups
   std::vector<double> out_, in_, sums_, rank_inside_;
   double sent_ = 0.0, reads_ = 0.0, hops_ = 1.0, pair_ = 0.0, window_ = 0.0;
   bool inside_ = false, between_ = false;
@@ -107,8 +108,8 @@ bool one_host(const std::vector<int>& ranks, const NetworkModel& network) {
   return network.host_of(ranks.front()) == network.host_of(ranks.back());  // ascending
 }
 
-/// A round over nodes by shards: a reduce-scatter inside every node, each rank's shard to its peers
-/// on other nodes, an all-gather inside.
+/// A round over nodes by shards: a reduce-scatter within every node, an exchange of each rank's
+/// shard with its peers on other nodes, and an all-gather within nodes.
 RoundCost cost_of_nodes(const Round& round, const NetworkModel& network) {
   const int per_node = round.ranks_per_node;
   const double shard = 1.0 / per_node;
@@ -135,8 +136,7 @@ RoundCost cost_of_nodes(const Round& round, const NetworkModel& network) {
   return load.cost();
 }
 
-/// Exchanges that wait for each other, of those between hosts: how many stand in a row, after some
-/// rounds.
+/// The longest chain of exchanges between hosts that wait for each other.
 class Chain {
  public:
   explicit Chain(const NetworkModel& network)
@@ -147,7 +147,7 @@ class Chain {
     const auto meet = [&](std::size_t host, std::int64_t other) {
       ends_[host] = std::max(ends_[host], std::max(before[host], other) + 1);
     };
-    if (round.ranks_per_node > 1) ends_.assign(ends_.size(), longest() + 1);  // all take part
+    if (round.ranks_per_node > 1) ends_.assign(ends_.size(), longest() + 1);  // all hosts take part
     for (const Group& group : round.groups) {
       if (round.ranks_per_node > 1 || one_host(group.ranks, network_)) continue;
       std::int64_t latest = 0;
@@ -159,22 +159,22 @@ class Chain {
       for (const auto& [j, weight] : round.rows[i]) {
         if (at(j) == to || weight == 0.0) continue;
         meet(to, before[at(j)]);
-        meet(at(j), 0);  // sends without waiting
+        meet(at(j), 0);  // sends do not wait
       }
     }
     rounds_ += ends_ != before;
   }
-  /// Number of rounds so far in which there were exchanges.
+  /// Number of rounds so far that had exchanges.
   std::int64_t rounds() const { return rounds_; }
   std::int64_t longest() const { return *std::max_element(ends_.begin(), ends_.end()); }
 
  private:
   const NetworkModel& network_;
   std::int64_t rounds_ = 0;
-  std::vector<std::int64_t> ends_;  ///< by host: of the last exchange that it took part in
+  std::vector<std::int64_t> ends_;  ///< by host: chain length up to its last exchange
 };
 
-/// Rounds until the first two that meet in round k do so again, `most` at most.
+/// Rounds until the first pair of round k meets again, at most `most`.
 std::int64_t meet_again(const Topology& topology, std::int64_t k, std::int64_t most) {
   int a = -1, b = -1;
   const auto look = [&](const Round& round) {
@@ -279,7 +279,7 @@ std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& ne
   }
   if (network.hosts() < 2) return costs;
   const std::int64_t first = chain.longest(), busy = chain.rounds();
-  // Now hosts are as far apart as they get
+  // Now hosts are as far apart as they can be
   for (std::int64_t k = count; k < 2 * count; ++k) chain.add(topology.round(k));
   if (busy > 0) {
     for (RoundCost& cost : costs)

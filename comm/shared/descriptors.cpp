@@ -20,7 +20,7 @@
 namespace starling::detail {
 namespace {
 
-/// "" and an abstract name: a socket that is in no folder and ends with its process.
+/// An abstract Unix socket address: without a file, and removed when its process ends.
 sockaddr_un address_of(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -31,8 +31,8 @@ socklen_t length_of(const std::string& name) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-/// Goes with a descriptor. `secret` is the receiver's, told to the other ranks alone, so that no
-/// stranger's message counts.
+/// Sent with a descriptor. `secret` was chosen by the receiver and given to the other ranks only,
+/// so that messages of strangers are ignored.
 struct Note {
   std::uint64_t secret = 0;
   std::int32_t rank = 0;
@@ -47,7 +47,7 @@ Descriptor make_socket(const std::string& name) {
   return socket;
 }
 
-/// False where the receiver's queue is full.
+/// Returns false if the receiver's queue is full.
 bool send_file(const Descriptor& socket, const std::string& to, Note note, const Descriptor& file) {
   sockaddr_un address = address_of(to);
   iovec part{&note, sizeof note};
@@ -70,7 +70,7 @@ bool send_file(const Descriptor& socket, const std::string& to, Note note, const
   refuse("sending a descriptor to another rank");
 }
 
-/// The next descriptor that has come with `secret`, and from whom; none where nothing waits.
+/// The next descriptor that was received with `secret`, and its sender; empty if there is none.
 std::pair<Descriptor, int> receive_file(const Descriptor& socket, std::uint64_t secret) {
   while (true) {
     Note note;
@@ -101,8 +101,8 @@ std::pair<Descriptor, int> receive_file(const Descriptor& socket, std::uint64_t 
   }
 }
 
-/// Sends the file to the ranks at the other places of `local`, whose names and secrets were told,
-/// and receives theirs.
+/// Sends the file to the ranks at the other places of `local`, and receives theirs. `told`: the
+/// ranks' socket names and secrets.
 void swap_files(int rank, const std::vector<int>& local, const std::vector<std::string>& told,
                 const Descriptor& file, const Descriptor& socket, std::uint64_t secret,
                 double timeout_seconds,

@@ -42,7 +42,7 @@ std::int64_t monotonic_nanoseconds() {
 
 std::string_view verb_of(Pulse::Doing doing) {
   switch (doing) {
-    case Pulse::Doing::kNothing: break;  // it is of no step
+    case Pulse::Doing::kNothing: break;  // outside of steps
     case Pulse::Doing::kPublished: return "published";
     case Pulse::Doing::kWaitsForNeighbour: return "waits for a neighbour's";
     case Pulse::Doing::kWaitsForReaders: return "waits for readers of";
@@ -117,8 +117,8 @@ bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
     if (left <= 0) return false;
     const timespec pause{static_cast<std::time_t>(left / 1'000'000'000),
                          static_cast<long>(left % 1'000'000'000)};
-    // Returns at once where the count is not `seen` any more. The others' memory may be read-only
-    // here: waiting does not write.
+    // Returns immediately if the count is not `seen` any more. Waiting does not write, as other
+    // ranks' memory may be mapped read-only.
     syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &pause,
             nullptr, 0);
   }

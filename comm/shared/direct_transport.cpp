@@ -30,9 +30,9 @@ using Clock = RunningClock;
 using Doing = detail::Pulse::Doing;
 
 constexpr auto kSpin = std::chrono::microseconds(20);
-constexpr auto kSlice = std::chrono::milliseconds(20);  // of a long wait, between checks
+constexpr auto kSlice = std::chrono::milliseconds(20);  // interval of checks during a long wait
 
-/// Counts in shared memory, at which ranks look and on which they sleep.
+/// A mixer with counters in shared memory, which ranks poll and sleep on.
 class DirectMixer final : public detail::SharedMixer {
  public:
   DirectMixer(Backend& backend, Transport& transport, MemorySharing& sharing,
@@ -69,7 +69,7 @@ class DirectMixer final : public detail::SharedMixer {
     control_ = nullptr;
     blocks_.clear();
   }
-  void check() override {}  // a wait finds a loss
+  void check() override {}  // waits detect a loss
   void tell_published(const Progress& now) override {
     control_->pulse.beat(Doing::kPublished, now.label);
     detail::advance(counts_of(transport_.rank(), now.label.bucket).published, now.count);

@@ -28,7 +28,7 @@ using Doing = detail::Pulse::Doing;
 constexpr std::size_t kPage = 4096;
 constexpr double kSwapSeconds = 30.0;
 
-/// A bucket's counts, in its owner's device memory: its device alone sets them.
+/// A bucket's counters in its owner's device memory, which only that device sets.
 struct DeviceCounts {
   alignas(128) std::uint32_t published = 0;  ///< exchanges whose parameters of this rank are final
   /// Exchanges for which this rank has finished reading other ranks' parameters
@@ -52,7 +52,7 @@ HostBlocks<PeerBlock> share_peer_blocks(World& world, const std::vector<int>& lo
 
 class PeerTransport;
 
-/// Counts in the devices' memory, which streams set and await.
+/// A mixer with counters in device memory, which streams set and wait for.
 class PeerMixer final : public detail::SharedMixer {
  public:
   PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing,
@@ -104,11 +104,11 @@ class PeerMixer final : public detail::SharedMixer {
   std::vector<std::shared_ptr<SharedBlock>> pulse_blocks_;
   detail::Pulse* pulse_ = nullptr;              ///< this rank's
   std::map<int, const detail::Pulse*> pulses_;  ///< of the ranks of this host
-  std::vector<PeerMemory::Awaited> awaited_;    ///< kept for its memory
+  std::vector<PeerMemory::Awaited> awaited_;    ///< a member to reuse its memory
 };
 
-/// Another transport whose mixers read peers' memory. Every call throws what such a mixer knows to
-/// be lost.
+/// A transport with mixers that read peers' memory. Every function throws if such a mixer has
+/// detected a loss.
 class PeerTransport final : public ForwardingTransport {
  public:
   PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
@@ -142,12 +142,12 @@ class PeerTransport final : public ForwardingTransport {
   std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
     return std::make_unique<PeerMixer>(backend, *this, *sharing_, settings_, local_, one_host_);
   }
-  /// None where all may go by peers, before it is known what is exchanged.
+  /// Empty if all exchanges may use peers, before prepare() has announced them.
   std::string why_not_captured() const override {
     return !known_ && one_host_ ? std::string() : inner().why_not_captured();
   }
 
-  /// The mixer that shares memory now; null: none.
+  /// The mixer that currently shares memory; null: none.
   void watch(PeerMixer* mixer) { mixer_ = mixer; }
   const PeerMixer* watched() const { return mixer_; }
 
@@ -161,7 +161,7 @@ class PeerTransport final : public ForwardingTransport {
   PeerSettings settings_;
   std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
   bool one_host_;
-  bool known_ = false;  ///< prepare() has told what goes which way
+  bool known_ = false;  ///< prepare() was called
   PeerMixer* mixer_ = nullptr;
 };
 
@@ -181,7 +181,7 @@ PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& 
 PeerMixer::~PeerMixer() {
   if (pulse_) pulse_->beat(Doing::kEnded);
   if (!shares()) return;
-  // Others may never come.
+  // Other ranks may never arrive.
   if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();
   let_go();
 }
@@ -189,8 +189,8 @@ PeerMixer::~PeerMixer() {
 void PeerMixer::let_go() {
   if (peers_.watched() == this) peers_.watch(nullptr);
   try {
-    backend_.synchronize();  // the device may read what is unmapped now
-  } catch (...) {            // an error of earlier work, which its own waits report
+    backend_.synchronize();  // the device may be reading memory that is unmapped now
+  } catch (...) {            // errors of earlier work are reported by its own waits
   }
   sides_.clear();
   blocks_.clear();
@@ -271,8 +271,7 @@ void PeerMixer::report(const PeerMemory::Loss& loss) {
             settings_.timeout_seconds, {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
 }
 
-/// The counts of the exchanges in a graph, which its device moves on with the steps: of each bucket
-/// one a launch.
+/// The counters of the exchanges in a graph, which advance by one for each bucket in each launch.
 class PeerMixer::Part final : public CapturePart {
  public:
   Part(PeerMixer& mixer, std::int64_t step)
@@ -300,8 +299,8 @@ class PeerMixer::Part final : public CapturePart {
   }
 
  private:
-  /// Counts what the graph did: it published the buffer that was not the last. All ranks of the
-  /// host may have read it.
+  /// Accounts for a launch: the other buffer was published, and all ranks of the host may have read
+  /// it.
   void go_on(Progress& now, std::uint32_t target, std::int64_t step) {
     require(now.count + 1 == target, "mixer",
             "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,
@@ -317,10 +316,10 @@ class PeerMixer::Part final : public CapturePart {
   }
 
   PeerMixer& mixer_;
-  std::int64_t step_;             ///< that was captured
+  std::int64_t step_;             ///< the captured step
   std::vector<Progress> before_;  ///< by bucket
   std::unordered_map<Ticket, Operation> operations_;
-  std::vector<std::uint32_t> captured_;  ///< by bucket: the count of its exchange
+  std::vector<std::uint32_t> captured_;  ///< by bucket: the counter of its captured exchange
   bool launched_ = false;
 };
 
@@ -328,8 +327,8 @@ std::unique_ptr<CapturePart> PeerMixer::join_capture(std::int64_t step) {
   return std::make_unique<Part>(*this, step);
 }
 
-/// Why two ranks of a host, this one among them, cannot use each other's memory; by what this rank
-/// knows.
+/// Why this rank and another of its host cannot access each other's memory, according to this rank;
+/// empty if they can.
 std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& local,
                          const std::vector<std::string>& devices) {
   if (!memory) return "its device has no memory that ranks can share";

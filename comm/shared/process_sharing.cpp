@@ -26,13 +26,13 @@ using detail::refuse;
 
 constexpr std::size_t kHugePage = 2u << 20;
 
-/// Bytes that a block of `bytes` takes: whole huge pages where it is large enough to have some.
+/// The size of a block, rounded up to pages: huge pages if it is large enough.
 std::size_t whole_pages(std::size_t bytes) {
   const std::size_t page = bytes >= kHugePage ? kHugePage : 4096;
   return (bytes + page - 1) / page * page;
 }
 
-/// A memory file as this process sees it. The mapping stays when the descriptor is closed.
+/// A memory file mapped by this process. The mapping outlives the descriptor.
 class MappedBlock final : public SharedBlock {
  public:
   MappedBlock(const Descriptor& file, std::size_t bytes, bool own)
@@ -41,7 +41,7 @@ class MappedBlock final : public SharedBlock {
 
  private:
   static std::byte* map(const Descriptor& file, std::size_t bytes, bool own) {
-    // An address that huge pages may start at, from within a larger piece of address space.
+    // Reserve more address space than needed, to align the mapping to huge pages.
     const std::size_t space = bytes + kHugePage;
     void* reserved =
         mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,21 +59,21 @@ class MappedBlock final : public SharedBlock {
     }
     if (before > 0) munmap(begin, before);
     munmap(at + bytes, space - before - bytes);
-    madvise(at, bytes, MADV_DONTFORK);  // a child of ours has no business there
-    // Small pages cost an update of a large bucket a third of its speed. Kernels that cannot do
-    // this say so, and small pages it is.
+    madvise(at, bytes, MADV_DONTFORK);  // child processes must not inherit it
+    // Small pages make the update of a large bucket a third slower. Kernels without this call
+    // return an error, and small pages are used.
     if (own && bytes >= kHugePage) madvise(at, bytes, kCollapse);
-    madvise(at, bytes, own ? kPopulateWrite : kPopulateRead);  // now rather than in the first step
+    madvise(at, bytes, own ? kPopulateWrite : kPopulateRead);  // page faults now, not in a step
     return at;
   }
-  // Linux 6.1's and 5.14's advice, by number for older headers.
+  // Advice of Linux 6.1 and 5.14, as numbers for older headers.
   static constexpr int kCollapse = 25, kPopulateRead = 22, kPopulateWrite = 23;
 };
 
 /// A memory file with all pages allocated and its size sealed, so that accesses never fail.
 Descriptor make_file(std::size_t block) {
   const std::size_t bytes = whole_pages(block);
-  // The limit on files' sizes: beyond it the kernel would send a signal rather than an error.
+  // RLIMIT_FSIZE: exceeding it would raise a signal instead of returning an error.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       limit.rlim_cur < bytes) {

@@ -15,7 +15,8 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
   const auto all_are_read = [&] { return kind_.may_be_flat && one_host_ && shares(); };
   if (!may_share(buckets)) return false;
   const auto is_own = [&](const Tensor& x) { return x && x.raw() == sides_[0].own[0].raw(); };
-  // A rank that is alone on its host has nothing by which it could know.
+  // Whether these are the buckets of the last call. A rank alone on its host cannot tell, as it
+  // shares no memory.
   const bool same = shares() ? sides_.size() == buckets.size() &&
                                    (is_own(buckets[0].parameters) || is_own(buckets[0].spare))
                              : asked_ || local_.size() == 1;
@@ -32,7 +33,7 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
               transport_.name(), kind_.memory, refusal);
     return false;
   }
-  world.barrier();  // everybody's counts are made
+  world.barrier();  // all ranks' counters exist
   return all_are_read();
 }
 

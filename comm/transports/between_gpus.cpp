@@ -41,7 +41,7 @@ NcclAnswer answer_of(std::unique_ptr<Nccl>& nccl, const NcclOpener& open) {
 
 std::vector<NcclAnswer> answers_of_all(World& world, const NcclAnswer& mine) {
   std::vector<NcclAnswer> answers;
-  // A library's message may be in any encoding
+  // Library messages may have invalid UTF-8
   const auto replace = nlohmann::json::error_handler_t::replace;
   for (const std::string& text :
        world.all_gather(nlohmann::json{mine.missing, mine.device, mine.nccl_host, mine.host}.dump(
@@ -75,12 +75,12 @@ std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
 
 namespace {
 
-/// Says that two ranks use one GPU, where any do: each spends the time in which it has the GPU
-/// waiting for the other. Collective.
+/// A message if two ranks share a GPU: each then spends its GPU time waiting for the other.
+/// Collective.
 std::string shared_gpu(World& world, Backend& backend) {
   std::map<std::string, int> owners;
   int rank = 0;
-  // None: then no other rank of this host has any
+  // If null, it is null for all ranks of this host
   const PeerMemory* memory = backend.peer_memory();
   for (const std::string& gpu :
        world.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {
@@ -98,7 +98,7 @@ std::string shared_gpu(World& world, Backend& backend) {
   return {};
 }
 
-/// NCCL, or with a `reason` host memory.
+/// NCCL, or host memory if NCCL is not possible or a `reason` against it is given.
 std::unique_ptr<Transport> by_nccl_or_host(const std::string& name, const GpuWays& ways,
                                            std::unique_ptr<Transport> control,
                                            const TransportSite& site, std::string& reason) {
@@ -109,7 +109,7 @@ std::unique_ptr<Transport> by_nccl_or_host(const std::string& name, const GpuWay
     try {
       return make_nccl_transport(std::move(control), site.backend, std::move(nccl),
                                  {site.timeout_seconds, site.max_ctas});
-    } catch (const NcclSetupError& error) {  // on every rank
+    } catch (const NcclSetupError& error) {  // thrown on every rank
       reason = error.message();
     }
   }

@@ -19,7 +19,7 @@
 namespace starling {
 namespace {
 
-/// Pinned memory of a device, as host memory.
+/// A device's pinned memory, as storage in host memory.
 class PinnedStorage final : public Storage {
  public:
   PinnedStorage(Backend& host, std::shared_ptr<std::byte> memory, std::size_t bytes)
@@ -30,7 +30,7 @@ class PinnedStorage final : public Storage {
 };
 
 /// Who writes a buffer first. The device's accesses are ordered by its stream; the host must wait
-/// for earlier ones.
+/// for the device's earlier ones.
 enum class FirstWriter { kDevice, kHost };
 
 struct PinnedBuffer {
@@ -38,34 +38,34 @@ struct PinnedBuffer {
   FirstWriter writer = FirstWriter::kDevice;
   std::shared_ptr<Storage> storage;
   bool taken = false;
-  Event used;  ///< for kHost: after the device's last copy from it
+  Event used;  ///< for kHost: recorded after the device's last copy from it
 };
 
-/// A pool of pinned buffers. Since buckets repeat, exchanges soon find one that fits.
+/// A pool of pinned buffers. Buckets repeat, so exchanges soon find a buffer of the right size.
 class PinnedBuffers {
  public:
   explicit PinnedBuffers(Backend& host) : host_(host) {}
-  /// Waits for the copies that are under way.
+  /// Waits for copies in flight.
   ~PinnedBuffers() {
     Backend* waited = nullptr;
     for (const auto& buffer : buffers_) {
       if (buffer->device == std::exchange(waited, buffer->device)) continue;
       try {
         buffer->device->synchronize();
-      } catch (...) {  // an error of earlier work, which its own waits report
+      } catch (...) {  // errors of earlier work are reported by its own waits
       }
     }
   }
   PinnedBuffers(const PinnedBuffers&) = delete;
   PinnedBuffers& operator=(const PinnedBuffers&) = delete;
 
-  /// Belongs to the caller until it says that it is not `taken` any more.
+  /// The buffer belongs to the caller until the caller resets `taken`.
   PinnedBuffer& take(Backend& device, FirstWriter writer, std::size_t bytes) {
     for (const auto& buffer : buffers_) {
       if (buffer->taken || buffer->device != &device || buffer->writer != writer ||
           buffer->storage->bytes() != bytes)
         continue;
-      // The device still copies what came before
+      // The device may still copy the previous contents
       if (writer == FirstWriter::kHost && !device.done(buffer->used)) continue;
       buffer->taken = true;
       return *buffer;
@@ -113,7 +113,7 @@ class Transfer final : public Flow {
     return {buffer.storage, 0, like.shape(), like.dtype()};
   }
   Tensor send() const { return view(out_, send_); }
-  /// `target` gets what comes into `in`.
+  /// Copies to `target` what is received into `in`.
   void expect(const Tensor& target, PinnedBuffer& in) { arrivals_.push_back({target, &in}); }
 
   std::size_t ready() override {
@@ -125,9 +125,8 @@ class Transfer final : public Flow {
     const std::lock_guard lock(mutex_);
     arrivals_[buffer].come = std::max(arrivals_[buffer].come, bytes);
   }
-  /// Copies to the device what has come, in whole pieces. Nothing on the device reads the targets
-  /// any more by the time of these copies: the communication stream has waited for that before it
-  /// copied to the host.
+  /// Copies received pieces to the device. Nothing on the device reads the targets any more then:
+  /// the communication stream waited for such work before it copied to the host.
   void look() override {
     bool all = true;
     for (Arrival& arrival : arrivals_) {
@@ -161,7 +160,7 @@ class Transfer final : public Flow {
     for (const Arrival& arrival : arrivals_) arrival.in->used = last_;
   }
 
-  /// Ends the exchange: the current stream may use the result, and the buffers are free again.
+  /// Completes the exchange: the current stream may use the result, and the buffers are free.
   void finish() {
     for (std::size_t k = 0; k < arrivals_.size(); ++k) arrived(k, arrivals_[k].target.bytes());
     look();
@@ -169,7 +168,7 @@ class Transfer final : public Flow {
     out_.taken = false;
     for (const Arrival& arrival : arrivals_) arrival.in->taken = false;
   }
-  /// Given up: the device is not asked any more, and its tensors are let go.
+  /// Abandons the exchange: releases its tensors without further calls to the device.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -181,11 +180,11 @@ class Transfer final : public Flow {
   struct Arrival {
     Tensor target;
     PinnedBuffer* in = nullptr;
-    std::size_t come = 0;    ///< bytes, under mutex_
+    std::size_t come = 0;    ///< bytes received, guarded by mutex_
     std::size_t issued = 0;  ///< bytes whose copies to the device are issued
   };
 
-  /// Records what a stream holds now.
+  /// Records an event on a stream.
   Event mark(StreamKind stream) {
     const StreamScope scope(device_, stream);
     return device_.record();
@@ -201,13 +200,14 @@ class Transfer final : public Flow {
   Tensor send_;
   PinnedBuffer& out_;
   const std::string name_;     ///< for the timeline
-  std::vector<Event> copies_;  ///< one after each piece's copy to the host
+  std::vector<Event> copies_;  ///< recorded after the copy of each piece to the host
   std::vector<Arrival> arrivals_;
   bool issued_ = false, there_ = false;
-  Event last_;  ///< after the last copy to the device; before there is one, to the host
+  Event last_;  ///< recorded after the last copy to the device; before the first, after that to the
+                ///< host
 
   std::mutex mutex_;
-  std::size_t copied_ = 0;  ///< of copies_, known to be done
+  std::size_t copied_ = 0;  ///< number of copies_ known to be complete
   bool closed_ = false;
 };
 
@@ -219,7 +219,7 @@ class StagedTransport final : public Transport {
         buffers_(*host_),
         inner_(std::move(inner)) {}
   ~StagedTransport() override {
-    inner_.reset();  // it waits for what is under way, unless an error is on its way
+    inner_.reset();  // waits for exchanges in flight, unless an exception is being thrown
     for (const auto& [ticket, transfer] : pending_) transfer->close();
   }
 
@@ -249,7 +249,7 @@ class StagedTransport final : public Transport {
     refuse(flow);
     PinnedBuffer* buffer = nullptr;
     const std::shared_ptr<Transfer> transfer = copy_out(in, label, &buffer);
-    transfer->expect(out, *buffer);  // in place: the host adds where the device has written
+    transfer->expect(out, *buffer);  // in place: the host sums where the device has written
     return keep(inner_->start_sum(transfer->send(), transfer->send(), label, transfer), transfer);
   }
 
@@ -274,8 +274,8 @@ class StagedTransport final : public Transport {
     require(!flow, "transport", "a device's tensors come piece by piece already");
   }
 
-  /// Starts copying `send` to the host. Copies what other exchanges have received to the device
-  /// first: after this copy it would have to wait for the update that this copy waits for.
+  /// Starts copying `send` to the host. First copies received data of other exchanges to the
+  /// device, which after this copy would be delayed until the update that this copy waits for.
   std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label,
                                      PinnedBuffer** buffer = nullptr) {
     look();

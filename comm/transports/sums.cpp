@@ -13,8 +13,8 @@
 namespace starling {
 namespace {
 
-/// Flush-to-zero and denormals-are-zero for a scope: a sum must give the same bits on whichever
-/// thread it runs.
+/// Sets flush-to-zero and denormals-are-zero in a scope, so that a sum gives the same bits on any
+/// thread.
 class FlushDenormals {
  public:
 #if defined(__SSE2__)
@@ -28,7 +28,7 @@ class FlushDenormals {
 #endif
 };
 
-/// T: the inputs' type, Total: the sum's. Without weights each is 1.
+/// T: type of the inputs, Total: type of the sum. Without weights all are 1.
 template <class T, class Total = T>
 void sum(const std::byte* const* in, const double* weights, int inputs, std::int64_t count,
          std::byte* out) {

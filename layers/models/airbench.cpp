@@ -17,15 +17,15 @@ namespace starling {
 
 namespace {
 
-constexpr std::int64_t kPatch = 2;          // pixels of a patch's side
+constexpr std::int64_t kPatch = 2;          // pixels
 constexpr std::int64_t kWhitenFrom = 5000;  // training images
 constexpr double kWhitenEps = 5e-4;         // added to the patches' variances
 
 /// A 2×2 convolution without padding whose filters are not trained: the eigenvectors of the
-/// covariance of the first training images' patches, each divided by the root of its eigenvalue,
-/// largest first, and the same negated. So its outputs are uncorrelated and of one size (arXiv
-/// 2404.00498, section 3.2). Its bias begins with 0 and is trained. Without images the filters keep
-/// their random numbers.
+/// covariance of patches of the first training images, each divided by the square root of its
+/// eigenvalue, largest first, followed by their negatives. Its outputs are thus uncorrelated with
+/// equal variance (arXiv 2404.00498, section 3.2). The bias starts at 0 and is trained. Without
+/// images the filters stay random.
 class Whitening : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -50,7 +50,7 @@ class Whitening : public Layer {
     const std::int64_t height = images.shape[0], width = images.shape[1],
                        channels = images.shape[2], run = kPatch * channels;
     const auto n = static_cast<std::size_t>(kPatch * run);
-    // A patch in memory order, as the filters have it: two runs of neighbouring numbers.
+    // A patch in the filters' memory order: two runs of adjacent numbers.
     std::vector<double> covariance(n * n, 0.0), patch(n);
     double patches = 0.0;
     for (std::int64_t i = 0; i < images.count(); ++i) {
@@ -97,8 +97,8 @@ std::unique_ptr<Conv2d> airbench_convolution(std::int64_t channels) {
                                                 .dirac = true});
 }
 
-/// conv → max-pool → norm → GELU → conv → norm → GELU; of three convolutions the last two are a
-/// residual, whose sum the last GELU takes.
+/// conv → max-pool → norm → GELU → conv → norm → GELU. With three convolutions, the last two form a
+/// residual, whose sum is the input of the last GELU.
 std::unique_ptr<Layer> airbench_group(std::int64_t width, bool residual) {
   auto group = std::make_unique<Sequential>(), body = std::make_unique<Sequential>();
   const auto add = [width](Sequential& to, const std::string& number) {
@@ -121,7 +121,7 @@ std::unique_ptr<Layer> airbench_group(std::int64_t width, bool residual) {
   return group;
 }
 
-/// A number that is no parameter, times every value.
+/// Multiplies every value by a constant.
 class Scaled : public Layer {
  public:
   explicit Scaled(double factor) : factor_(factor) {}
@@ -142,7 +142,7 @@ struct AirbenchPlan {
   double output_scale = 1.0 / 9.0;
 };
 
-/// The network of Jordan 2024 (arXiv 2404.00498), with the tensors' names of its nn.Sequential.
+/// The network of Jordan 2024 (arXiv 2404.00498), with the tensor names of its nn.Sequential.
 std::unique_ptr<Layer> airbench(const AirbenchPlan& plan, std::int64_t classes) {
   auto model = std::make_unique<ImageModel>(25);
   model->add(std::make_unique<Whitening>());

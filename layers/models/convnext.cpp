@@ -32,8 +32,8 @@ std::unique_ptr<Linear> convnext_linear(std::int64_t features) {
 }
 
 /// x + scale · (7×7 depthwise convolution → norm → linear to 4 times the channels → GELU → linear
-/// back). Stochastic depth drops the second term for some samples. After the convolution every
-/// pixel is a row.
+/// back). Stochastic depth drops the second term for some samples. The layers after the convolution
+/// process each pixel as a row.
 class ConvNextBlock : public Layer {
  public:
   ConvNextBlock(double layer_scale, double drop) : initial_scale_(layer_scale), drop_(drop) {}
@@ -87,7 +87,7 @@ std::unique_ptr<Layer> convnext(const ConvNextPlan& plan, std::int64_t classes) 
     smaller->add(convnext_convolution(plan.widths[stage], patch, patch, 0, 1));
     if (stage == 0) smaller->add(norm());
     for (std::int64_t block = 0; block < plan.blocks[stage]; ++block, ++at) {
-      // The deeper a block, the more often it is left out.
+      // Deeper blocks are dropped more often.
       const double drop = total > 1 ? plan.stochastic_depth * static_cast<double>(at) /
                                           static_cast<double>(total - 1)
                                     : 0.0;

@@ -31,7 +31,8 @@ class Gpt2Block : public Layer {
  protected:
   Shape build(const Shape& input) override {
     const std::int64_t width = plan_.width;
-    // Those that end a branch add to the sum that all blocks make.
+    // The last matrix of a branch is scaled by depth, since all branches add to the residual
+    // stream.
     const double end = kTransformerDeviation / std::sqrt(2.0 * static_cast<double>(plan_.layers));
     const auto conv1d = [](std::int64_t features, double deviation) {
       return std::make_unique<Linear>(features, Linear::Given{.weight = Init::normal(deviation),

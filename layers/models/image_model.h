@@ -25,7 +25,7 @@ class ImageModel : public Sequential {
   std::int64_t least_;
 };
 
-/// A convolution without bias that keeps the size but for its stride.
+/// A convolution without bias that keeps the size, apart from its stride.
 inline std::unique_ptr<Conv2d> plain_convolution(
     std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t groups = 1,
     Conv2dOptions::WeightInit init = Conv2dOptions::WeightInit::kKaimingNormalFanOut) {

@@ -116,7 +116,7 @@ LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   plan.kv_heads = section.integer("kv_heads", plan.heads, kSizeRange,
                                   "heads of keys and values, which divide heads; default: as many");
   plan.width = section.required_integer("width", kSizeRange, "numbers of a token", 256);
-  // The authors' rule: two thirds of four times the width, in whole 256.
+  // The authors' rule: two thirds of four times the width, rounded up to a multiple of 256.
   const std::int64_t usual = (8 * plan.width / 3 + 255) / 256 * 256;
   plan.hidden = section.integer("hidden", usual, kSizeRange,
                                 "numbers between the two products of a block's second half; "

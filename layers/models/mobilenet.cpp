@@ -16,7 +16,7 @@ namespace starling {
 
 namespace {
 
-/// Convolution without bias, batch norm, and ReLU6 if `active`, added to `layers`.
+/// Adds a convolution without bias, a batch norm, and ReLU6 if `active`.
 void add_mobile_unit(Sequential& layers, std::int64_t channels, std::int64_t kernel,
                      std::int64_t stride, std::int64_t groups, bool active) {
   layers.add(plain_convolution(channels, kernel, stride, groups));
@@ -31,9 +31,9 @@ std::unique_ptr<Sequential> mobile_unit(std::int64_t channels, std::int64_t kern
   return unit;
 }
 
-/// An inverted residual: 1×1 to `expansion` times the channels, a 3×3 convolution of every channel
-/// alone, 1×1 to `width` channels without an activation, and x itself added where the shape is the
-/// same.
+/// An inverted residual: 1×1 convolution to `expansion` times the channels, depthwise 3×3
+/// convolution, 1×1 convolution to `width` channels without an activation; x is added if the shape
+/// is unchanged.
 std::unique_ptr<Layer> inverted_residual(std::int64_t inputs, std::int64_t width,
                                          std::int64_t stride, std::int64_t expansion) {
   const std::int64_t inner = expansion * inputs;
@@ -47,7 +47,7 @@ std::unique_ptr<Layer> inverted_residual(std::int64_t inputs, std::int64_t width
   return block;
 }
 
-/// Channels times `factor`, as a multiple of 8 that is not less than 90 % of that.
+/// Channels times `factor`, rounded to a multiple of 8 but not below 90 %.
 std::int64_t scaled_width(std::int64_t channels, double factor) {
   const double wanted = static_cast<double>(channels) * factor;
   const auto nearest = std::max<std::int64_t>(8, static_cast<std::int64_t>(wanted + 4.0) / 8 * 8);

@@ -16,23 +16,22 @@ namespace {
 
 using WeightInit = Conv2dOptions::WeightInit;
 
-/// Kinds of block: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the
-/// width. Where the shape changes the shortcut is a 1×1 convolution with batch norm, or without
-/// parameters (the papers' option A).
+/// Kinds of block: two 3×3 convolutions; or 1×1, 3×3 with the stride, and 1×1 to four times the
+/// width. If the shape changes, the shortcut is a 1×1 convolution with batch norm, or without
+/// parameters (the paper's option A).
 enum class BlockKind { kPlain, kBottleneck, kOptionA };
 
-/// One of the residual networks of He et al. 2015 (arXiv 1512.03385): a stem, stages of blocks of
-/// which each but the first halves the size and doubles the width, the mean over the pixels, and a
-/// linear layer.
+/// A residual network of He et al. 2015 (arXiv 1512.03385): a stem, stages of blocks, of which each
+/// but the first halves the size and doubles the width, global average pooling, and a linear layer.
 struct Plan {
-  std::vector<std::int64_t> blocks;  ///< of each stage
+  std::vector<std::int64_t> blocks;  ///< per stage
   BlockKind kind = BlockKind::kPlain;
   std::int64_t width = 64;  ///< of the stem and the first stage
   bool small_stem = false;  ///< 3×3 of stride 1; else 7×7 of stride 2 and max pooling
   WeightInit init = WeightInit::kKaimingNormalFanOut;
   Linear::WeightInit linear_init = Linear::WeightInit::kDefault;
   std::int64_t inner = 1;  ///< factor of the width of all but a bottleneck's last convolution
-  bool blurs = false;      ///< before convolutions with strides
+  bool blurs = false;      ///< blur before convolutions with a stride
 };
 
 /// Option A's shortcut.
@@ -52,10 +51,10 @@ class SubsamplePad : public Layer {
   std::int64_t stride_, channels_;
 };
 
-/// A convolution from `inputs` channels and its batch norm, and the blur before them where there is
-/// one. FFCV's rule (libffcv/ffcv-imagenet, train_imagenet.py, use_blurpool): before every
-/// convolution with a stride and 16 input channels or more. A 1×1 convolution reads only each
-/// stride-th pixel, so that only these are blurred, and it goes without a stride.
+/// Adds a convolution from `inputs` channels with its batch norm, preceded by a blur if required.
+/// FFCV's rule (libffcv/ffcv-imagenet, train_imagenet.py, use_blurpool): before every convolution
+/// with a stride and 16 or more input channels. A 1×1 convolution reads only each stride-th pixel,
+/// so only these are blurred, and the convolution has no stride.
 void add_unit(Sequential& to, const Plan& plan, const std::string& conv, const std::string& norm,
               std::int64_t inputs, std::int64_t channels, std::int64_t kernel,
               std::int64_t stride) {

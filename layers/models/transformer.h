@@ -5,10 +5,10 @@
 #include "layers/layer.h"
 #include "layers/window.h"
 
-// Keys that Transformers have in common.
+// Config keys that Transformers have in common.
 namespace starling {
 
-/// Of the initial values of tables and matrices.
+/// Standard deviation of the initial values of tables and matrices.
 inline constexpr double kTransformerDeviation = 0.02;
 
 inline std::int64_t read_vocab(ConfigSection& section, const ModelOutputs& site,
@@ -17,7 +17,7 @@ inline std::int64_t read_vocab(ConfigSection& section, const ModelOutputs& site,
                          "tokens that there are; default: as many as the data has");
 }
 
-/// Error(kUsage) where heads do not divide the width.
+/// Error(kUsage) unless the number of heads divides the width.
 inline void check_heads(const ConfigSection& section, std::int64_t heads, std::int64_t width) {
   if (width % heads != 0) section.error("heads", "{} does not divide the width {}", heads, width);
 }

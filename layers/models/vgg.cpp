@@ -12,7 +12,7 @@ namespace starling {
 
 namespace {
 
-/// Means of 7×7 equal parts of an image.
+/// Average pooling to 7×7.
 class SeventhsPool : public Layer {
  protected:
   Shape build(const Shape& input) override {

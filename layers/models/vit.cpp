@@ -64,8 +64,8 @@ class VitBlock : public Layer {
   Linear *wide_ = nullptr, *narrow_ = nullptr;
 };
 
-/// {T, width} → {width}: positions are added, then come the blocks; of the first token, the
-/// class's, the norm.
+/// {T, width} → {width}: adds positions, applies the blocks, and returns the norm of the first
+/// token, the class token.
 class VitEncoder : public Layer {
  public:
   explicit VitEncoder(const VitPlan& plan) : plan_(plan) {}
@@ -95,8 +95,8 @@ class VitEncoder : public Layer {
 };
 
 /// Dosovitskiy et al. 2020 (arXiv 2010.11929), with the names and initial values of torchvision's
-/// VisionTransformer: a token for each patch, and one of the class before them, whose state at the
-/// end a linear layer takes.
+/// VisionTransformer: a token for each patch, preceded by the class token, whose final state is the
+/// input of a linear layer.
 class VisionTransformer : public Layer {
  public:
   VisionTransformer(const VitPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
@@ -144,7 +144,7 @@ class VisionTransformer : public Layer {
   Linear* head_ = nullptr;
 };
 
-/// `usual`: the defaults of layers, heads, width and mlp; where it is none the config has them.
+/// `usual`: defaults of layers, heads, width and mlp; if empty, the config must give them.
 std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site,
                                 const std::optional<VitPlan>& usual) {
   VitPlan plan = usual.value_or(VitPlan());

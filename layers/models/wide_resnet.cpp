@@ -13,8 +13,8 @@ namespace starling {
 
 namespace {
 
-/// norm → ReLU → 3×3 convolution, twice, and dropout before the second. The shortcut is x itself;
-/// where the number of channels changes, a 1×1 convolution of what the first ReLU gives.
+/// norm → ReLU → 3×3 convolution, twice, with dropout before the second convolution. The shortcut
+/// is x; if the number of channels changes, it is a 1×1 convolution of the first ReLU's output.
 std::unique_ptr<Layer> preactivation_block(std::int64_t inputs, std::int64_t width,
                                            std::int64_t stride, double dropout) {
   auto block = std::make_unique<Sequential>(), body = std::make_unique<Sequential>();
