@@ -86,6 +86,7 @@ struct AlgorithmSite {
   /// change them.
   std::function<void(int bucket)> after_update = {};
   GradientRecord* gradients = nullptr;  ///< null: norms are not recorded
+  double timeout_seconds = 300.0;       ///< of an algorithm's own waits for other ranks
 };
 
 /// One step's numbers, the same on all ranks.
@@ -135,6 +136,20 @@ class Algorithm {
   /// Seconds this rank has waited for exchanges since the last call.
   virtual double take_wait_seconds();
 
+  /// With AlgorithmSteps::leaves_out, after backward_done(): how many steps this rank leaves out
+  /// after the one that it took, since the others are past them.
+  virtual std::int64_t take_left_out() { return 0; }
+  /// A step after which ranks agreed on something.
+  struct Meeting {
+    std::int64_t step = 0;
+    std::vector<int> participants;  ///< ranks, ascending
+    bool stop = false;              ///< all ranks stop after this step
+  };
+  /// Those since the last call, the same on all ranks.
+  virtual std::vector<Meeting> take_meetings() { return {}; }
+  /// With AlgorithmSteps::leaves_out: this rank was told to stop, which the next meeting says.
+  virtual void ask_to_stop() {}
+
  protected:
   int ranks() const { return site_.transport.size(); }
   int buckets() const { return static_cast<int>(site_.buckets.size()); }
@@ -148,7 +163,12 @@ class Algorithm {
 
   /// transport.wait(), timed and traced.
   void wait(Ticket ticket, int bucket) {
-    wait_("exchange", bucket, [&] { site_.transport.wait(ticket); });
+    wait_by(bucket, [&] { site_.transport.wait(ticket); });
+  }
+  /// Another wait for other ranks: that of wait().
+  template <class Wait>
+  void wait_by(int bucket, const Wait& wait) {
+    wait_("exchange", bucket, wait);
   }
   /// wait() unless the ticket is 0; then sets it to 0.
   void settle(Ticket& ticket, int bucket);
@@ -239,6 +259,13 @@ struct AlgorithmNeeds {
     std::string key;
     std::int64_t count = 0;
   } least_buckets = {};
+  /// The same for the number of ranks
+  struct LeastRanks {
+    std::string key;
+    std::int64_t count = 0;
+  } least_ranks = {};
+  /// Ranks look into the host's memory for what has arrived: no transport between GPUs
+  bool host_messages = false;
   bool by_nodes = false;  ///< it distinguishes ranks within a node from others
   /// Set by the config, must divide the number of ranks; 0: by the topology or the hosts
   std::int64_t ranks_per_node = 0;
@@ -253,6 +280,10 @@ struct AlgorithmSteps {
   /// Results depend on timing (requires `"deterministic": false`), and ranks' step counts may
   /// differ
   bool asynchronous = false;
+  /// Why, for errors: "… adds a mean when it arrives"; `undo`: keys that end it
+  std::string timing = "adds a mean when it arrives", undo = "another algorithm";
+  /// Asynchronous, and ranks leave out steps that others are past (Algorithm::take_left_out())
+  bool leaves_out = false;
   /// It resets the optimizer's step count now and then, so no other algorithm can continue the run
   bool restarts_updates = false;
 };
@@ -267,6 +298,7 @@ struct AlgorithmMessages {
   bool always = false;
   /// Tensors of the parameters' size that an exchange receives from each neighbour
   int mixed = 1;
+  bool gathers = false;       ///< one such tensor of every other rank, instead
   bool mixes_states = false;  ///< the optimizer's states are exchanged, too
 };
 
@@ -304,6 +336,7 @@ struct PlannedExchange {
     kGradients,       ///< mean over all ranks of a bucket's gradients, started when complete
     kGradientChunks,  ///< the same, by encoded messages (EncodedMean)
     kModels,          ///< mean over all ranks of the parameters
+    kGatheredModels,  ///< every rank's parameters to all others
   } what = kRounds;
   std::int64_t every = 1;  ///< steps
   /// Steps during which it may overlap with computation (for gradients: with the rest of the pass);

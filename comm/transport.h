@@ -111,7 +111,8 @@ class Transport {
   operator World&() const { return world_; }
   virtual std::string name() const = 0;
 
-  /// Starts an exchange. With `flow`, sends what is ready() and reports what has arrived().
+  /// Starts an exchange. With `flow`, sends what is ready() and reports what has arrived(). Where
+  /// it sends to nobody, `send` has the size of what it receives, and may be a receive buffer.
   virtual Ticket start_exchange(const Exchange& exchange, const Tensor& send,
                                 const std::vector<Tensor>& receive, const ExchangeLabel& label,
                                 std::shared_ptr<Flow> flow = nullptr) = 0;

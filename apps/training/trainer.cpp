@@ -215,7 +215,8 @@ void Trainer::open_part(std::size_t k) {
                                      .start_at_begin = graphs_.start_at_begin(),
                                      .groups = rule_groups(config_, length_, first),
                                      .after_update = std::move(after_update),
-                                     .gradients = &gradients_});
+                                     .gradients = &gradients_,
+                                     .timeout_seconds = config_.sync.timeout_s});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_,
                                                  config_.optimizer.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
@@ -375,8 +376,13 @@ std::optional<double> Trainer::gradient_norm() const {
 void Trainer::issue_step() {
   const TraceSpan span("step", std::to_string(step_ + 1));
   FlightRecorder::instance().note(FlightEvent::kStep, {.step = step_});
-  const std::int64_t epoch_now = length_.place(step_).epoch;
-  if (epoch_now != loader_epoch_) {
+  const RunLength::Place place = length_.place(step_);
+  const std::int64_t epoch_now = place.epoch;
+  if (std::exchange(left_out_, false)) {
+    size_loader(epoch_now);
+    loader_->start(epoch_now, place.update * config_.length.accumulate);
+    loader_epoch_ = epoch_now;
+  } else if (epoch_now != loader_epoch_) {
     // Micro-batches that do not fill a group at an epoch's end are dropped.
     if (size_loader(epoch_now)) {
       loader_->start(epoch_now, 0);
@@ -403,6 +409,11 @@ void Trainer::issue_step() {
   }
   loader_->upload_ahead();
   ++step_;
+  to_leave_out_ = algorithm_->take_left_out();
+  for (Algorithm::Meeting& meeting : algorithm_->take_meetings()) {
+    meeting.step += part(part_).first;
+    meetings_.push_back(std::move(meeting));
+  }
   if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
   if (average_) average_->after_step(step_);
   if (scaler_) scaler_->posted(algorithm_->control(), step_);
@@ -531,10 +542,17 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   return result;
 }
 
-void Trainer::step() {
+bool Trainer::step() {
+  if (to_leave_out_ > 0) {
+    --to_leave_out_;
+    ++step_;
+    left_out_ = true;
+    return false;
+  }
   try {
     named(
         "trainer", [&] { return fmt::format("step {}", step_ + 1); }, [&] { issue_step(); });
+    return true;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
     // What the device gave so far is what there is; what a batch takes grows with it, the rest does

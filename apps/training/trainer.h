@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/data/loader.h"
@@ -39,14 +40,19 @@ class Trainer {
   void resume(const SafetensorsFile& file, const std::string& source);
 
   /// One update: forward and backward passes of `accumulate` micro-batches, and the algorithm's
-  /// exchanges and updates. An out-of-memory error says which batch size would fit.
-  void step();
+  /// exchanges and updates. An out-of-memory error says which batch size would fit. Returns whether
+  /// this rank has trained: false for a step that it leaves out, because the others are past it
+  /// (AlgorithmSteps::leaves_out).
+  bool step();
   /// Waits for exchanges in flight; their results are kept for the next step.
   void finish() {
     named("algorithm", "finish()", [&] { algorithm_->finish(); });
   }
   /// The current algorithm, and its topology's name.
   const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
+  /// What ranks have agreed on since the last call.
+  std::vector<Algorithm::Meeting> take_meetings() { return std::exchange(meetings_, {}); }
+  void ask_to_stop() { algorithm_->ask_to_stop(); }
   /// Steps since the current algorithm began.
   std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
   /// Called while the model's tensors are those being tested. Null functions are skipped.
@@ -178,7 +184,10 @@ class Trainer {
   std::int64_t first_step_ = 0;         ///< of this process
   std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters at that step
 
-  std::int64_t step_ = 0;  ///< updates done
+  std::int64_t step_ = 0;  ///< updates done, or left out
+  std::int64_t to_leave_out_ = 0;
+  bool left_out_ = false;  ///< the last one was
+  std::vector<Algorithm::Meeting> meetings_;
   /// image_side_: the loader's, 0 where images have one size
   std::int64_t loader_epoch_ = 0, image_side_ = 0;
   double lr_ = 0.0, largest_lr_ = 0.0, seconds_ = 0.0;

@@ -48,6 +48,9 @@ enum Field : std::size_t {
 /// other at lines of metrics, and here no sooner if they can help it.
 constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
 
+/// Lines of metrics that may await the numbers of ranks which others do not wait for.
+constexpr std::size_t kMostPosted = 64;
+
 /// Ranks whose waits a line of metrics has each; of more there would be too many.
 constexpr int kMostRanksNamed = 64;
 
@@ -64,7 +67,6 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
       transport_(trainer.transport()),
       folder_(std::move(folder)),
       token_rates_(config_, trainer.target_flops(), backend_, transport_.size()),
-      metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
       checkpoints_(
           transport_.world(), CheckpointFolder(folder_), config_.state.checkpoint.keep,
@@ -128,17 +130,17 @@ ExitCode TrainingRun::run_steps() {
   trainer_.take_wait_seconds();
   while (step() < total && !stopped && !ended_early()) {
     const auto begin = Clock::now();
-    trainer_.step();
+    if (trainer_.step()) ++line_steps_;
     add_seconds(seconds_since(begin));
-    ++line_steps_;
+    note_meetings();
     wait_seconds_ += trainer_.take_wait_seconds();
     data_wait_seconds_ += trainer_.take_data_wait_seconds();
 
     const bool last = step() == total;
     if (step() % config_.output.log_every == 0 || last) {
       post_metrics();
-    } else if (metrics_sum_.ready()) {
-      emit_metrics();
+    } else {
+      while (!posted_.empty() && posted_.front().sum->ready()) emit_metrics();
     }
     stopped = !last && stop_agreed();
     const bool tests = last || config_.evaluate.interval.due(step(), length);
@@ -154,7 +156,7 @@ ExitCode TrainingRun::run_steps() {
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
   if (stop_sum_.pending()) stop_sum_.take();
-  if (metrics_sum_.pending()) emit_metrics();
+  emit_all_metrics();
   trainer_.finish();
   checkpoints_.finish();
   if (progress_) progress_->finish();
@@ -212,7 +214,8 @@ void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_ste
 }
 
 void TrainingRun::post_metrics() {
-  if (metrics_sum_.pending()) emit_metrics();
+  const std::size_t most = trainer_.algorithm().steps.leaves_out ? kMostPosted : 1;
+  while (posted_.size() >= most) emit_metrics();
   catch_up();
   const auto ranks = static_cast<std::size_t>(transport_.size());
   std::vector<double> values(kFields * ranks, 0.0);
@@ -226,23 +229,42 @@ void TrainingRun::post_metrics() {
   mine[kScaleStep] = static_cast<double>(scale_diverged_step());
   const double norm = trainer_.gradient_norm().value_or(-1.0);
   mine[kGradientNorm] = std::isfinite(norm) ? norm : -1.0;
-  metrics_sum_.start(values, step());
-  posted_ = {};
-  posted_.step = step();
-  posted_.epoch = trainer_.epoch();
-  posted_.lr = trainer_.lr();
-  posted_.bytes_sent = trainer_.bytes_sent();
-  posted_steps_ = std::max<std::int64_t>(line_steps_, 1);
+  std::unique_ptr<AsyncSum> sum = std::move(unused_sum_);
+  if (!sum) sum = std::make_unique<AsyncSum>(transport_, backend_, values.size());
+  sum->start(values, step());
+  MetricsLine line;
+  line.step = step();
+  line.epoch = trainer_.epoch();
+  line.lr = trainer_.lr();
+  line.bytes_sent = trainer_.bytes_sent();
+  posted_.push_back({std::move(sum), std::move(line), std::max<std::int64_t>(line_steps_, 1)});
   losses().reset();
   line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;
   line_steps_ = 0;
   // A rank that has diverged finds out what the others say at once; nobody trains on for another
   // interval.
-  if (losses().diverged_step() >= 0 || scale_diverged_step() >= 0) emit_metrics();
+  if (losses().diverged_step() >= 0 || scale_diverged_step() >= 0) emit_all_metrics();
+}
+
+void TrainingRun::note_meetings() {
+  for (const Algorithm::Meeting& meeting : trainer_.take_meetings()) {
+    const std::int64_t steps = meeting.step + 1;
+    if (meeting.stop) stop_step_ = steps;
+    if (!writer_) continue;
+    MetricsLine line;
+    line.step = steps;
+    line.epoch = trainer_.length().epochs_at(steps);
+    line.participants = meeting.participants;
+    writer_->write(line);
+  }
 }
 
 void TrainingRun::emit_metrics() {
-  const std::vector<double> values = metrics_sum_.take();
+  PostedLine posted = std::move(posted_.front());
+  posted_.pop_front();
+  MetricsLine& line = posted.line;
+  const std::vector<double> values = posted.sum->take();
+  unused_sum_ = std::move(posted.sum);
   double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0,
          diverged = -1.0, overflowed = -1.0;
   double slowest = -1.0, fastest = std::numeric_limits<double>::infinity();
@@ -256,7 +278,7 @@ void TrainingRun::emit_metrics() {
     seconds = std::max(seconds, field[kSeconds]);
     wait = std::max(wait, field[kWait]);
     if (transport_.size() > 1 && transport_.size() <= kMostRanksNamed)
-      posted_.rank_wait_ms.push_back(1e3 * field[kWait] / static_cast<double>(posted_steps_));
+      line.rank_wait_ms.push_back(1e3 * field[kWait] / static_cast<double>(posted.steps));
     data_wait = std::max(data_wait, field[kDataWait]);
     norms_known = norms_known && field[kGradientNorm] >= 0.0;
     norms += field[kGradientNorm];
@@ -264,7 +286,8 @@ void TrainingRun::emit_metrics() {
     const double own = std::max(field[kSeconds] - field[kWait], 0.0);
     if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
     slowest = std::max(slowest, own);
-    fastest = std::min(fastest, own);
+    // A rank that left all of these steps out has no pace.
+    if (field[kLossCount] > 0.0) fastest = std::min(fastest, own);
     if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged))
       diverged = field[kDivergedStep];
     if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed))
@@ -272,34 +295,34 @@ void TrainingRun::emit_metrics() {
   }
   if (diverged >= 0 || overflowed >= 0)
     report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
-  const auto steps = static_cast<double>(posted_steps_);
-  posted_.loss = loss_sum / std::max(loss_count, 1.0);
+  const auto steps = static_cast<double>(posted.steps);
+  line.loss = loss_sum / std::max(loss_count, 1.0);
   if (norms_known) {
-    posted_.grad_norm = norms / transport_.size();
-    posted_.grad_norm_max = largest_norm;
+    line.grad_norm = norms / transport_.size();
+    line.grad_norm_max = largest_norm;
   }
-  posted_.step_ms = 1e3 * seconds / steps;
-  posted_.wait_ms = 1e3 * wait / steps;
-  posted_.data_wait_ms = 1e3 * data_wait / steps;
+  line.step_ms = 1e3 * seconds / steps;
+  line.wait_ms = 1e3 * wait / steps;
+  line.data_wait_ms = 1e3 * data_wait / steps;
   if (transport_.size() > 1) {
-    posted_.slowest_rank = slowest_rank;
-    posted_.slowest_rank_ms = 1e3 * slowest / steps;
-    posted_.fastest_rank_ms = 1e3 * fastest / steps;
+    line.slowest_rank = slowest_rank;
+    line.slowest_rank_ms = 1e3 * slowest / steps;
+    line.fastest_rank_ms = 1e3 * fastest / steps;
   }
-  posted_.samples_per_second = steps *
-                               static_cast<double>(config_.length.batch_size *
-                                                   config_.length.accumulate * transport_.size()) /
-                               std::max(seconds, 1e-9);
-  token_rates_.add_to(posted_);
-  posted_.core_wait = std::exchange(core_wait_, {}).share();
-  if (writer_) writer_->write(posted_);
-  if (progress_) progress_->update(posted_, config_.data.info.collate().unit());
+  line.samples_per_second = steps *
+                            static_cast<double>(config_.length.batch_size *
+                                                config_.length.accumulate * transport_.size()) /
+                            std::max(seconds, 1e-9);
+  token_rates_.add_to(line);
+  line.core_wait = std::exchange(core_wait_, {}).share();
+  if (writer_) writer_->write(line);
+  if (progress_) progress_->update(line, config_.data.info.collate().unit());
 }
 
 void TrainingRun::save_checkpoint(bool last) {
   const TraceSpan span("checkpoint", std::to_string(step()));
   const FlightSpan noted(FlightEvent::kCheckpoint, FlightEvent::kSaved, {.step = step()});
-  if (metrics_sum_.pending()) emit_metrics();
+  emit_all_metrics();
   check_finite();
   trainer_.finish();
   checkpoints_.finish();  // before the copy, so that there is one at most
@@ -310,12 +333,18 @@ void TrainingRun::save_checkpoint(bool last) {
   if (owes_test_) state.metadata[kOwesTest] = "1";
   if (early_) state.metadata[kEarlyStopping] = early_->text();
   checkpoints_.start(step(), std::move(state));
+  // Between meetings no rank knows what all others have written.
+  if (trainer_.algorithm().steps.leaves_out) checkpoints_.finish();
 }
 
 bool TrainingRun::stop_agreed() {
   if (transport_.size() == 1) {
     if (checkpoints_.pending() && !checkpoints_.busy()) checkpoints_.advance();
     return stop_requested();
+  }
+  if (trainer_.algorithm().steps.leaves_out) {
+    if (stop_requested()) trainer_.ask_to_stop();
+    return step() == stop_step_;
   }
   const bool apart = trainer_.algorithm().steps.asynchronous;
   const std::int64_t interval =

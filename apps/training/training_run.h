@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,7 +34,13 @@ class TrainingRun {
  private:
   ExitCode run_steps();
   void post_metrics();
+  /// Writes the oldest line of those posted; waits for the other ranks' numbers.
   void emit_metrics();
+  void emit_all_metrics() {
+    while (!posted_.empty()) emit_metrics();
+  }
+  /// Writes who took part in the outer steps, and notes whether ranks agreed to stop.
+  void note_meetings();
   /// Copies losses and flags to the host, which waits for an asynchronous device.
   void catch_up();
   void check_finite();
@@ -85,11 +92,18 @@ class TrainingRun {
   /// Seconds since the last line of metrics
   double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;
   std::int64_t line_steps_ = 0;
-  AsyncSum metrics_sum_, stop_sum_;
+  AsyncSum stop_sum_;
   CheckpointWriter checkpoints_;
   std::int64_t asked_part_ = -1;  ///< the checkpoint's part when stop_sum_ was started
-  MetricsLine posted_;
-  std::int64_t posted_steps_ = 0;
+  /// A line of metrics that awaits the other ranks' numbers.
+  struct PostedLine {
+    std::unique_ptr<AsyncSum> sum;
+    MetricsLine line;
+    std::int64_t steps = 0;
+  };
+  std::deque<PostedLine> posted_;
+  std::unique_ptr<AsyncSum> unused_sum_;
+  std::int64_t stop_step_ = -1;  ///< at which ranks agreed to stop in a meeting; -1: none
   std::optional<EvaluationResult> result_;
   std::optional<CheckpointFolder::Best> best_;
   bool is_best_ = false;  ///< the newest test

@@ -43,7 +43,7 @@ std::string text_of(const std::vector<MetricValue>& metrics) {
 
 bool TrainingRun::test(bool last) {
   const FlightSpan noted(FlightEvent::kTest, FlightEvent::kTested, {.step = step()});
-  if (metrics_sum_.pending()) emit_metrics();
+  emit_all_metrics();
   check_finite();
   trainer_.finish();
   if (last) on_all_ranks(transport_, [&] { trainer_.check_updated(); });

@@ -51,10 +51,14 @@ void Averages::bucket_ready(int bucket) {
 
 void Averages::backward_done() {
   inner_->backward_done();
-  bool met = false;
   for (int b = 0; b < buckets(); ++b) {
     if (!inner_->updates_at_once() && meets(b, info_.step)) start(b);
   }
+  meet_buckets();
+}
+
+void Averages::meet_buckets() {
+  bool met = false;
   for (int b = 0; b < buckets(); ++b) {
     if (!meets(b, info_.step)) continue;
     met = true;

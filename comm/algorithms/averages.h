@@ -44,6 +44,8 @@ class Averages : public Algorithm {
   virtual void meet(int bucket) = 0;
   /// Replaces a bucket's optimizer state by its mean over ranks.
   virtual void average_state(int bucket, std::size_t k);
+  /// Synchronises the buckets that meet after the step of info_.
+  void meet_buckets();
   /// Called when a new run begins, before the first update.
   virtual void first_step() {}
 

@@ -8,6 +8,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/outer_steps.h"
+#include "comm/algorithms/quorum_diloco.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 
@@ -107,6 +108,34 @@ class DiLoCo final : public Averages {
   std::vector<char> under_way_;  ///< a mean was started that no outer step has used
 };
 
+DiLoCoQuorum read_quorum(ConfigSection& config, const DiLoCoSettings& settings) {
+  DiLoCoQuorum quorum;
+  quorum.ranks = config.integer("quorum", 0, Range::closed(0, 1e6),
+                                "ranks whose differences an outer step needs; others are waited "
+                                "for as long as they usually take after that; 0: all are needed");
+  const std::int64_t grace_ms =
+      config.integer("grace_ms", 1000, Range::closed(0, 1e7),
+                     "most milliseconds that an outer step waits for others after the quorum");
+  quorum.grace_seconds = 1e-3 * static_cast<double>(grace_ms);
+  quorum.carry = config.choice("late", "drop", {"drop", "carry"},
+                               "a rank's difference that came too late for an outer step: lost, or "
+                               "part of its next one") == "carry";
+  if (quorum.ranks == 0 && (grace_ms != 1000 || quorum.carry)) {
+    config.error(quorum.carry ? "late" : "grace_ms",
+                 "is for outer steps with a quorum, and quorum is 0; give a quorum too");
+  }
+  if (quorum.ranks > 0 && settings.delay > 0) {
+    config.error("delay", "is {}, but outer steps with a quorum come when they can; allowed: 0",
+                 settings.delay);
+  }
+  if (quorum.ranks > 0 && settings.states == StatesAt::kAverage) {
+    config.error("states",
+                 "is average, but not all ranks take part in an outer step with a quorum; allowed: "
+                 "local, reset");
+  }
+  return quorum;
+}
+
 }  // namespace
 
 AlgorithmPlan plan_diloco(ConfigSection& config) {
@@ -128,28 +157,44 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                  settings.period / settings.fragments);
   }
   check_outer_states(config, settings);
+  const DiLoCoQuorum quorum = read_quorum(config, settings);
   std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
+  if (quorum.carry) {
+    states.push_back({"carried"});
+    states.push_back(
+        {.name = "carried_weights", .dtype = DType::kFloat64, .numbers = settings.fragments});
+  }
   AlgorithmEquality equality{.rule_states = settings.states != StatesAt::kLocal, .equal_states = 2};
   // What stays of a rank's own parameters is no other's.
   if (settings.blend == 0.0)
     equality.after = [settings](std::int64_t steps, int b, int buckets) {
       return settings.meets(b, buckets, steps - 1);
     };
+  const bool waits_for_some = quorum.ranks > 0;
   return {.title = "DiLoCo",
           .needs = {.fp16_fault = fp16_fault(settings.states),
-                    .least_buckets = {"fragments", settings.fragments}},
+                    .least_buckets = {"fragments", settings.fragments},
+                    .least_ranks = {"quorum", quorum.ranks},
+                    .host_messages = waits_for_some},
           .states = states,
           .scratch = settings.delay > 0 ? 0 : 1,
+          .messages = {.gathers = waits_for_some},
           .steps = {.keys = {{"period", settings.period}},
+                    .asynchronous = waits_for_some,
+                    .timing = "with a quorum takes what has come by then",
+                    .undo = "\"quorum\": 0",
+                    .leaves_out = waits_for_some,
                     .restarts_updates = settings.states == StatesAt::kReset},
           .equality = equality,
-          .cost = {.exchanges = {{.what = PlannedExchange::kModels,
+          .cost = {.exchanges = {{.what = waits_for_some ? PlannedExchange::kGatheredModels
+                                                         : PlannedExchange::kModels,
                                   .every = settings.period,
                                   .hidden = settings.delay}},
                    .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
                    .tried = {{"period", 48}}},
-          .make = maker_of<DiLoCo>(settings)};
+          .make = waits_for_some ? maker_of_quorum_diloco(settings, settings.blend, quorum)
+                                 : maker_of<DiLoCo>(settings)};
 }
 
 }  // namespace starling

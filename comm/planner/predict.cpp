@@ -192,8 +192,14 @@ struct MeanOfAll {
   double transfer = 0.0, cpu = 0.0;
   double bytes = 0.0, sent = 0.0, between = 0.0;
 
-  MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-    const RoundCost cost = cost_of_all_reduce(network);
+  /// `gathered`: every rank sends to all others what it adds, instead of 2(n-1)/n of it.
+  MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes,
+            bool gathered = false) {
+    RoundCost cost = cost_of_all_reduce(network);
+    for (double* volume :
+         {&cost.per_byte, &cost.cpu_per_byte, &cost.sent_per_byte, &cost.between_per_byte}) {
+      if (gathered) *volume *= network.ranks / 2.0;
+    }
     double waiting = 0.0;
     for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
       bytes += bucket.bytes;
@@ -209,8 +215,8 @@ struct MeanOfAll {
 }  // namespace
 
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                            std::int64_t period, std::int64_t hidden) {
-  const MeanOfAll mean(network, step, bucket_bytes);
+                            std::int64_t period, std::int64_t hidden, bool gathered) {
+  const MeanOfAll mean(network, step, bucket_bytes, gathered);
   const double alone = compute_alone(step, network), steps = static_cast<double>(period);
   Prediction result;
   result.exposed = std::max(0.0, mean.transfer - static_cast<double>(hidden) * alone) / steps;
@@ -311,7 +317,8 @@ Prediction predict(const AlgorithmPlan& plan, const std::vector<RoundCost>& roun
                             plan.messages.mixed);
     }
     return pause ? predict_asynchronous(network, step, bucket_bytes, *pause)
-                 : predict_averages(network, step, bucket_bytes, every, hidden);
+                 : predict_averages(network, step, bucket_bytes, every, hidden,
+                                    what == PlannedExchange::kGatheredModels);
   };
   const std::vector<PlannedExchange>& exchanges = plan.cost.exchanges;
   require(!exchanges.empty(), "planner", "{} does not say what it exchanges", plan.label());

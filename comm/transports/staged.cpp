@@ -88,8 +88,8 @@ class PinnedBuffers {
 /// One exchange of a device's tensors.
 class Transfer final : public Flow {
  public:
-  /// Issues the copies to the host, into `out`.
-  Transfer(const Tensor& send, PinnedBuffer& out, const ExchangeLabel& label)
+  /// Issues the copies to the host, into `out`; none if nothing `is_sent`.
+  Transfer(const Tensor& send, PinnedBuffer& out, const ExchangeLabel& label, bool is_sent)
       : Flow(send.bytes()),
         device_(send.backend()),
         send_(send),
@@ -101,7 +101,7 @@ class Transfer final : public Flow {
     device_.wait(updated);
     const TraceRange range("send", name_);
     const DeviceSpan span(TraceLane::kDeviceExchange, "send", name_);
-    for (std::size_t at = 0; at < send.bytes(); at += kStagedPieceBytes) {
+    for (std::size_t at = 0; is_sent && at < send.bytes(); at += kStagedPieceBytes) {
       device_.copy_to_pinned(piece(send, at), out.storage->data() + at);
       copies_.push_back(device_.record());
     }
@@ -232,7 +232,8 @@ class StagedTransport final : public Transport {
     if (on_host(send))
       return inner_->start_exchange(exchange, send, receive, label, std::move(flow));
     refuse(flow);
-    const std::shared_ptr<Transfer> transfer = copy_out(send, label);
+    const bool is_sent = exchange.kind != Exchange::Kind::kNeighbours || !exchange.send_to.empty();
+    const std::shared_ptr<Transfer> transfer = copy_out(send, label, is_sent);
     std::vector<Tensor> places;
     for (const Tensor& target : receive) {
       PinnedBuffer& in = buffers_.take(send.backend(), FirstWriter::kHost, target.bytes());
@@ -248,7 +249,7 @@ class StagedTransport final : public Transport {
     if (on_host(in)) return inner_->start_sum(in, out, label, std::move(flow));
     refuse(flow);
     PinnedBuffer* buffer = nullptr;
-    const std::shared_ptr<Transfer> transfer = copy_out(in, label, &buffer);
+    const std::shared_ptr<Transfer> transfer = copy_out(in, label, true, &buffer);
     transfer->expect(out, *buffer);  // in place: the host sums where the device has written
     return keep(inner_->start_sum(transfer->send(), transfer->send(), label, transfer), transfer);
   }
@@ -276,12 +277,12 @@ class StagedTransport final : public Transport {
 
   /// Starts copying `send` to the host. First copies received data of other exchanges to the
   /// device, which after this copy would be delayed until the update that this copy waits for.
-  std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label,
+  std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label, bool is_sent,
                                      PinnedBuffer** buffer = nullptr) {
     look();
     PinnedBuffer& out = buffers_.take(send.backend(), FirstWriter::kDevice, send.bytes());
     if (buffer) *buffer = &out;
-    return std::make_shared<Transfer>(send, out, label);
+    return std::make_shared<Transfer>(send, out, label, is_sent);
   }
   void look() {
     for (const auto& [ticket, transfer] : pending_) transfer->look();

@@ -84,6 +84,10 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 2 2 | averages by the clock are not repeatable | sync\.algorithm: asynchronous averaging adds a mean when it arrives.*allowed: "deterministic": false, or another algorithm | async | ring
 2 2 | nor is a later part that has them | sync\.switch\[0\]\.algorithm: asynchronous averaging | gossip | ring | sync.switch=[{"step":12,"algorithm":"async"}]
 0 2 | where that is allowed they are told | asynchronous averaging | {"type":"async","interval_ms":1} | ring | deterministic=false
+2 2 | nor is a quorum | sync\.algorithm: DiLoCo with a quorum takes what has come by then.*allowed: "deterministic": false, or "quorum": 0 | {"type":"diloco","period":6,"quorum":2} | ring
+2 2 | a quorum of more ranks than there are | sync\.algorithm\.quorum: is 3, but there are 2 ranks; allowed: <= 2 | {"type":"diloco","period":6,"quorum":3} | ring | deterministic=false
+2 2 | a grace without a quorum | sync\.algorithm\.grace_ms: is for outer steps with a quorum | {"type":"diloco","period":6,"grace_ms":5} | ring
+0 2 | a quorum is told | DiLoCo | {"type":"diloco","period":6,"quorum":2} | ring | deterministic=false
 2 2 | their warm-up beyond the run | sync\.algorithm\.warmup: is 25, but the run has 24 steps | {"type":"async","warmup":25} | ring | deterministic=false
 2 4 | neighbours' averages are compared with nothing | sync\.verify: .*allowed: off | {"type":"local_sgd","average":"topology"} | ring | sync.verify=1
 2 4 | nor are one-way sums | sync\.verify: .*allowed: off | push_sum | directed-exp | sync.verify=1
@@ -109,6 +113,20 @@ forget clock 24
 0 4 | resumed | step 24/24 | run.json --output clock --resume latest | $clock
 0 1 | on one rank | step 24/24 | run.json --output alone | sync.algorithm=async | deterministic=false
 0 4 | into them and out of them | step 24/24 | run.json --output switched | $clock | sync.switch=[{"step":7,"algorithm":"gossip"},{"step":15,"algorithm":{"type":"async","interval_ms":1}}]
+)table");
+}
+
+TEST_CASE("algorithms: outer steps with a quorum, whoever takes part, leave anchors equal") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  program.play(R"table(
+let quorum = sync.algorithm={"type":"diloco","period":4,"fragments":2,"quorum":2,"grace_ms":0,"late":"carry"} | deterministic=false | log_every=1 | checkpoint.every_steps=8 | evaluate.every_steps=6 | sync.verify=4
+0 4 | a quorum | step 24/24 | run.json --output quorum | $quorum
+line quorum/metrics.jsonl "step":24,.*"participants":\[
+forget quorum 24
+0 4 | resumed | step 24/24 | run.json --output quorum --resume latest | $quorum
+0 1 | on one rank | step 24/24 | run.json --output alone | sync.algorithm={"type":"diloco","period":4,"quorum":1} | deterministic=false
+0 3 | into it and out of it | step 24/24 | run.json --output switched | $quorum | sync.verify=off | sync.switch=[{"step":8,"algorithm":"gossip"},{"step":12,"algorithm":{"type":"diloco","period":4,"quorum":1}}] | sync.topology.type=static-ring
 )table");
 }
 

@@ -5,7 +5,10 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "apps/training/config/plugins.h"
 #include "apps/training/training_run.h"
@@ -68,5 +71,76 @@ TEST_CASE(
   CHECK(summary["steps"] == 60);
 }
 
+/// What lines of metrics.jsonl say of outer steps: the participants by step.
+std::vector<std::pair<std::int64_t, nlohmann::json>> participants_in(const std::string& lines) {
+  std::vector<std::pair<std::int64_t, nlohmann::json>> result;
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("participants"))
+      result.emplace_back(json["step"].get<std::int64_t>(), json["participants"]);
+  }
+  return result;
+}
+
+nlohmann::json quorum_run() {
+  nlohmann::json run = asynchronous_run();
+  run["sync"]["algorithm"] = {{"type", "diloco"}, {"period", 10}, {"quorum", 2}, {"grace_ms", 1}};
+  run["log_every"] = 3;
+  return run;
+}
+
+TEST_CASE("trainer/quorum: a rank that stands still is left out, and comes back to where all are") {
+  register_builtins();
+  const test::Folder folder;
+  std::atomic<bool> stands{false};
+  std::atomic<int> ahead{0}, trained{0};
+  std::vector<SafetensorsFile> states(3);
+  FakeWorld(3).run([&](Transport& transport) {
+    const int rank = transport.rank();
+    bool passed = false;
+    const auto hear = [&, rank](std::int64_t step) {
+      if (rank == 1) {
+        ++trained;
+        // Lines of metrics, outer steps and questions whether to stop do not wait for it.
+        if (step >= 12 && !stands.exchange(true)) CHECK(test::soon([&] { return ahead == 2; }));
+      } else {
+        if (step >= 11) CHECK(test::soon([&] { return stands.load(); }));
+        if (step >= 45 && !std::exchange(passed, true)) ++ahead;
+      }
+    };
+    const test::TrainerRun run(quorum_run(), transport, [&](TrainConfig& config) {
+      config.optimizer.make_schedule = [make = std::move(config.optimizer.make_schedule),
+                                        hear](const ScheduleInputs& inputs) {
+        return std::make_unique<HeardSchedule>(make(inputs), hear);
+      };
+    });
+    CHECK(TrainingRun(*run.trainer, folder.path()).run() == ExitCode::kOk);
+    states[static_cast<std::size_t>(rank)] = run.trainer->state();
+  });
+  CHECK(ahead == 2);
+  CHECK(trained < 60 - 25);
+  const auto taken = participants_in(folder.read("metrics.jsonl"));
+  REQUIRE(taken.size() == 6);
+  for (std::size_t k = 0; k < taken.size(); ++k) {
+    CHECK(taken[k].first == static_cast<std::int64_t>(10 * (k + 1)));
+    if (k >= 1 && k <= 3) CHECK(taken[k].second == nlohmann::json{0, 2});
+  }
+  for (const std::size_t rank : {1, 2}) {
+    for (const auto& [name, tensor] : states[0].tensors) {
+      CAPTURE(name);
+      if (name.find(".anchor") != std::string::npos ||
+          name.find(".outer_momentum") != std::string::npos)
+        CHECK(states[rank].tensors.at(name).bytes == tensor.bytes);
+    }
+  }
+  // All lines are written, with losses of those that trained.
+  std::istringstream lines(folder.read("metrics.jsonl"));
+  int losses = 0;
+  for (std::string line; std::getline(lines, line);)
+    losses += nlohmann::json::parse(line).contains("loss") ? 1 : 0;
+  CHECK(losses == 20);
+  CHECK(nlohmann::json::parse(folder.read("summary.json"))["steps"] == 60);
+}
 }  // namespace
 }  // namespace starling

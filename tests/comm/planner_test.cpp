@@ -321,6 +321,13 @@ TEST_CASE("planner/predict: what an algorithm exchanges follows from its keys") 
   same({{"type", "local_sgd"}, {"period", 5}, {"average", "topology"}}, gossip(false, 5));
   same({{"type", "diloco"}, {"period", 6}, {"delay", 2}},
        predict_averages(network, step, 1e6, 6, 2));
+  // Each of the 8 ranks sends its P to 7 others, once in 6 steps.
+  const nlohmann::json quorum = {{"type", "diloco"}, {"period", 6}, {"quorum", 5}};
+  same(quorum, predict_averages(network, step, 1e6, 6, 0, true));
+  double bytes = 0.0;
+  for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
+  CHECK(predict(algorithm_of(quorum), costs, network, step, 1e6).sent ==
+        doctest::Approx(7.0 * bytes / 6.0));
   same({{"type", "async"}, {"interval_ms", 30}}, predict_asynchronous(network, step, 1e6, 0.03));
   Prediction both = predict_averages(network, step, 1e6, 48);
   const Prediction inner = gossip(true, 2);

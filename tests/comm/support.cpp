@@ -185,6 +185,10 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     } else {
       ++optimizer_step;
     }
+    const std::int64_t left_out = algorithm->take_left_out();
+    const std::vector<Algorithm::Meeting> meetings = algorithm->take_meetings();
+    if (job.after_meetings) job.after_meetings(rank, step, left_out, meetings);
+    step += static_cast<int>(left_out);
     if (job.after_step) job.after_step(rank, step, buckets);
     if (job.finish_every && (step + 1) % job.finish_every == 0) {
       algorithm->finish();

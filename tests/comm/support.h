@@ -61,6 +61,9 @@ struct Job {
   DType compute = DType::kFloat32;
   /// Called with rank and step, on the rank's own thread
   std::function<void(int, int, const std::vector<Bucket>&)> after_step = {};
+  /// Called with rank, step, the steps that the rank leaves out after it and what ranks agreed on
+  std::function<void(int, int, std::int64_t, const std::vector<Algorithm::Meeting>&)>
+      after_meetings = {};
   /// Push-sum as it is not: ω is 1 in every step; for the plain rewriting alone
   bool reset_omega = false;
   int ready_shuffle = 0;  ///< another order of readiness than the traced one

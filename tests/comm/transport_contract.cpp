@@ -461,6 +461,7 @@ std::vector<ContractJob> contract_jobs(int ranks) {
       {{{"type", "slowmo"}, {"period", 3}}, "ring", sgd},
       {{{"type", "slowmo"}, {"period", 4}, {"inner", "gossip"}}, "static-ring", sgd, true},
       {{{"type", "diloco"}, {"period", 4}, {"fragments", 2}, {"delay", 1}}, "ring", sgd},
+      {{{"type", "diloco"}, {"period", 4}, {"fragments", 2}, {"quorum", ranks}}, "ring", sgd},
       {{{"type", "gossip_diloco"}, {"period", 4}, {"fragments", 2}}, "static-ring", sgd},
       {{{"type", "choco"}, {"block", 32}}, "static-ring", sgd},
       {{{"type", "low_precision"}, {"interval", 2}}, "static-ring", sgd},

@@ -404,7 +404,10 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
       sync += elements * static_cast<double>(state.copies_on(part.topology.get(), 0)) *
               static_cast<double>(size_of(state.dtype.value_or(config.device.dtype)));
     }
-    const double in_place = flat * static_cast<double>(receive_buffers(part.topology.get(), site));
+    const double in_place =
+        flat * static_cast<double>(algorithm.messages.gathers
+                                       ? static_cast<std::size_t>(site.ranks - 1)
+                                       : receive_buffers(part.topology.get(), site));
     const double tensors =
         algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;

@@ -92,6 +92,7 @@ void MetricsWriter::write(const MetricsLine& line) {
   put("core_wait", line.core_wait, "core_wait");
   put("bytes_sent", line.bytes_sent, nullptr);
   if (!line.rank_wait_ms.empty()) json["rank_wait_ms"] = line.rank_wait_ms;
+  if (!line.participants.empty()) json["participants"] = line.participants;
   for (const MetricValue& metric : line.test)
     put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
   if (!line.sample.empty()) json["sample"] = line.sample;

@@ -24,6 +24,7 @@ struct MetricsLine {
   std::optional<double> core_wait;   ///< CoreWait::share() since the last line, of rank 0
   std::optional<double> bytes_sent;  ///< by all ranks, since the run's first step
   std::vector<double> rank_wait_ms;  ///< wait_ms of each rank
+  std::vector<int> participants;     ///< ranks that took part in the outer step
   std::vector<MetricValue> test;     ///< an evaluation's
   std::string sample;                ///< how evaluate.prompt goes on, with it; empty: none
   std::optional<double> consensus_distance;

@@ -191,6 +191,11 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
   read_first_topology(sync, with, settings);
   read_switch(sync, changes, with, settings);
   for (const AlgorithmPlan* plan : settings.plans()) {
+    if (plan->needs.host_messages && with.device.type == "cuda" && with.site.ranks > 1 &&
+        !settings.transport.through_host)
+      sync.error("transport",
+                 "is {}, but ranks of {} look into host memory for what has come; allowed: staged",
+                 settings.transport.name, plan->label());
     if (joint_norms && plan->steps.asynchronous)
       sync.error(
           "batch_norm",

@@ -169,6 +169,7 @@ class FakeWorld::State {
 
   bool done(const Operation& operation) {
     const std::scoped_lock lock(mutex_);
+    if (operation.open != 0) throw_if_failed(operation.rank);
     return operation.open == 0;
   }
 

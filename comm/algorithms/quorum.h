@@ -1,0 +1,191 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace starling {
+
+/// The middle of the values, of an even number the mean of the two middle ones; 0 of none.
+double median_of(std::vector<double> values);
+
+/// Seconds that an outer step waits for the other ranks after its q-th difference: the median + 3
+/// MAD (median absolute deviation) of the last `spreads` (q-th arrival to the last), at least
+/// `inner_step`, at most `most`. Without a spread: `most`.
+double quorum_grace(const std::vector<double>& spreads, double inner_step, double most);
+
+/// The newest 16 of a series of times.
+class LastTimes {
+ public:
+  void add(double seconds);
+  double median() const { return median_of(values()); }
+  std::vector<double> values() const { return {values_.begin(), values_.end()}; }
+
+ private:
+  std::deque<double> values_;
+};
+
+struct QuorumSettings {
+  int ranks = 1;                   ///< q
+  double grace_seconds = 1.0;      ///< the most that others are waited for
+  double timeout_seconds = 300.0;  ///< of waits, which then throw Error(kLost)
+};
+
+/// Who takes part in an outer step, and what else was agreed with it. Equal on all ranks.
+struct QuorumDecision {
+  std::int64_t outer = -1;
+  std::vector<double> weights;  ///< by rank; 0: its difference was not there in time
+  bool stop = false;            ///< a rank that answered had been told to stop
+  std::vector<int> participants() const;
+};
+
+/// Outer steps that wait for a quorum of the ranks. Each rank sends its difference and a weight to
+/// all others. Rank 0 decides who takes part: once q differences have come to it, its own among
+/// them, and then all others' have, or the grace has passed. A rank that missed three outer steps
+/// running is not waited for until one of its differences came in time. Rank 0 tells all others its
+/// decision, so that they know by one message of one rank.
+///
+/// A rank takes part in the outer steps 0, 1, … in order. One that is behind finds what it needs in
+/// the others' sends, which stay in their memory until it takes them: after kMostKept of them
+/// a sender waits for it. Between two ranks, messages are taken in the order in which they were
+/// sent: a word (kind, outer step, weight, …), after one with a difference the difference's
+/// tensors. What comes for an outer step that was decided without it is dropped.
+///
+/// For use by one thread. Only send(), await(), pause() and message() may wait.
+class Quorum {
+ public:
+  static constexpr int kMissesBeforeUnawaited = 3;
+  static constexpr std::size_t kMostKept = 4;  ///< messages of one layout under way
+  /// Makes the tensors of one difference; those of outer steps that `layouts` divides by the same
+  /// rest have the same sizes.
+  using MakeMessage = std::function<std::vector<Tensor>(std::int64_t layout)>;
+  using Seconds = std::function<double()>;
+
+  /// `backend`: of the differences. `now`: empty for the steady clock.
+  Quorum(Transport& transport, Backend& backend, const QuorumSettings& settings,
+         std::int64_t layouts, MakeMessage make, Seconds now = {});
+
+  /// Begins to receive, at the start or after pause(); `outer` is this rank's next outer step.
+  void listen(std::int64_t outer);
+  bool listening() const { return listening_; }
+  /// Moves messages on. On rank 0 also decides.
+  void poll();
+  std::int64_t outer() const { return outer_; }
+  /// Whether q others have begun to send a difference for this outer step or are past it.
+  bool formed() const;
+  /// Seconds of the grace that are left, as far as this rank knows. Only once it has formed().
+  double grace_left() const;
+  /// Whether a rank's difference for this outer step is here, or its word that it has none.
+  bool has_answered(int rank) const { return answer(rank).there; }
+  bool decided() const { return decisions_.count(outer_) > 0; }
+
+  /// Tensors for this rank's difference of the outer step. May wait for ranks that are far behind.
+  const std::vector<Tensor>& message();
+  /// Starts sending what is in message(). With weight 0 it sends the word alone: that this rank has
+  /// nothing to add and need not be waited for. Once an outer step at most.
+  void send(double weight, bool stop, std::int64_t step);
+  /// Whether the decision and all differences that it takes are here.
+  bool complete() const;
+  /// Waits for that. `step`: of the outer step, for errors.
+  const QuorumDecision& await(std::int64_t step);
+  /// After await(): what a rank that takes part has sent. Valid until next().
+  const std::vector<Tensor>& difference_of(int rank) const;
+  /// On to the next outer step.
+  void next();
+  /// Waits until no message of any rank is under way. Collective, when all ranks have come to the
+  /// same outer step. Afterwards listen() goes on.
+  void pause(std::int64_t step);
+
+  /// For the grace's lower limit: how long an inner step took.
+  void add_inner_step(double seconds) { inner_steps_.add(seconds); }
+  double inner_step() const { return inner_steps_.median(); }
+  double now() const { return now_(); }
+
+ private:
+  /// What a rank sends, one after the other.
+  enum Kind : int { kDifference = 1, kDecision, kPause };
+  enum Field : std::size_t { kKind, kOuter, kWeight, kStop, kGrace, kWeights };
+  struct Peer {
+    Tensor word;
+    Ticket word_ticket = 0;
+    /// A difference that was announced and not yet received
+    bool announced = false;
+    std::int64_t outer = -1;
+    double weight = 0.0, announced_at = 0.0;
+    bool stop = false;
+    std::vector<Ticket> tickets;                 ///< while it is being received
+    std::vector<std::vector<Tensor>> of_layout;  ///< where differences are received
+    double heard_at = -1.0;                      ///< the last word or difference; negative: none
+    bool paused = false;
+    int misses = 0;  ///< outer steps running without it; on rank 0
+  };
+  /// A rank's answer in this outer step.
+  struct Answer {
+    bool there = false;
+    double weight = 0.0, at = 0.0, announced_at = 0.0;
+    bool stop = false;
+  };
+  struct Message {
+    std::vector<Tensor> tensors;
+    std::vector<Ticket> tickets;
+    std::int64_t outer = 0;
+  };
+  struct SentWord {
+    Tensor numbers;
+    Ticket ticket;
+  };
+
+  Tensor new_word() const;
+  int rank() const { return transport_.rank(); }
+  int ranks() const { return transport_.size(); }
+  std::size_t layout() const { return static_cast<std::size_t>(outer_ % layouts_); }
+  Peer& peer(int j) { return peers_[static_cast<std::size_t>(j)]; }
+  const Answer& answer(int j) const { return answers_[static_cast<std::size_t>(j)]; }
+  /// Goes on with one message of a rank; false if there is nothing to go on with.
+  bool advance(int j);
+  void await_word(int j);
+  void read_word(int j);
+  void take_answer(int j);
+  void send_word(std::vector<double> word, std::int64_t step);
+  /// When each of the others announced its difference for this outer step, ascending.
+  std::vector<double> announcements() const;
+  void decide_if_due();
+  void decide();
+  void tell_missing(const QuorumDecision& decision);
+  bool is_done(const std::vector<Ticket>& tickets);
+  void settle(std::vector<Ticket>& tickets);
+  void release_sent();
+  /// Polls until there() is true; past the limit fails and names the ranks that missing() returns.
+  void wait_for(const std::function<bool()>& there,
+                const std::function<std::vector<int>()>& missing, const std::string& what,
+                std::int64_t step);
+
+  Transport& transport_;
+  Backend& backend_;
+  std::unique_ptr<Backend> own_host_;  ///< for words, which are in host memory; null on a CPU
+  QuorumSettings settings_;
+  std::int64_t layouts_;
+  MakeMessage make_;
+  Seconds now_;
+  Exchange to_all_;  ///< a send to all others
+
+  std::vector<Peer> peers_;
+  std::vector<Answer> answers_;  ///< by rank, this one included
+  std::map<std::int64_t, QuorumDecision> decisions_;
+  std::int64_t outer_ = 0, step_ = 0;
+  bool listening_ = false;
+  double grace_;
+  LastTimes inner_steps_, spreads_;
+
+  std::vector<std::deque<Message>> messages_;  ///< of each layout
+  Message* mine_ = nullptr;                    ///< of this outer step
+  std::deque<SentWord> words_;
+};
+
+}  // namespace starling

@@ -1,0 +1,545 @@
+#include "comm/algorithms/quorum.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/open_backend.h"
+#include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/soon.h"
+
+// Outer steps that wait for a quorum.
+namespace starling::test {
+namespace {
+
+using nlohmann::json;
+
+TEST_CASE("comm/quorum: the grace is median + 3 MAD of the spreads, within its limits") {
+  CHECK(quorum_grace({}, 0.5, 1.0) == 1.0);
+  CHECK(quorum_grace({}, 5.0, 1.0) == 1.0);
+  CHECK(quorum_grace({0.25}, 0.0, 1.0) == 0.25);
+  CHECK(quorum_grace({0.25}, 0.5, 1.0) == 0.5);
+  CHECK(quorum_grace({0.25}, 5.0, 1.0) == 1.0);
+  // Median 2; deviations 1, 0, 1
+  CHECK(quorum_grace({3.0, 1.0, 2.0}, 0.0, 100.0) == 5.0);
+  CHECK(quorum_grace({3.0, 1.0, 2.0}, 0.0, 4.0) == 4.0);
+  // Median (2 + 4) / 2; deviations 2, 1, 1, 6, of which the middle ones are 1 and 2
+  CHECK(quorum_grace({1.0, 4.0, 2.0, 9.0}, 0.0, 100.0) == 3.0 + 3.0 * 1.5);
+  LastTimes times;
+  CHECK(times.median() == 0.0);
+  for (int i = 0; i < 20; ++i) times.add(i);
+  CHECK(times.values().size() == 16);
+  CHECK(times.values().front() == 4.0);
+  CHECK(times.median() == 11.5);
+}
+
+/// Three ranks on one thread, with a clock that stands still. What rank j sends in outer step k is
+/// 100 j + k, in two tensors.
+struct QuorumRanks {
+  static constexpr int kCount = 3;
+  double time = 0.0;
+  FakeWorld world;
+  std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::vector<std::unique_ptr<Quorum>> quorums;
+
+  explicit QuorumRanks(int q, double grace = 1.0, double timeout = 20.0, std::int64_t layouts = 1)
+      : world(kCount, {timeout}) {
+    for (int r = 0; r < kCount; ++r) {
+      transports.push_back(world.transport(r));
+      quorums.push_back(std::make_unique<Quorum>(
+          *transports.back(), *backend, QuorumSettings{q, grace, timeout}, layouts,
+          [this](std::int64_t layout) {
+            std::vector<Tensor> tensors;
+            for (const std::int64_t elements : {3, 40})
+              tensors.emplace_back(*backend, Shape{elements + layout}, DType::kFloat32);
+            return tensors;
+          },
+          [this] { return time; }));
+      quorums.back()->listen(0);
+    }
+  }
+  Quorum& operator[](int r) { return *quorums[static_cast<std::size_t>(r)]; }
+  void send(int r, double weight = 1.0, bool stop = false) {
+    Quorum& of = (*this)[r];
+    if (weight > 0.0) {
+      for (const Tensor& tensor : of.message())
+        backend->fill(tensor, 100.0 * r + static_cast<double>(of.outer()));
+    }
+    of.send(weight, stop, of.outer());
+  }
+  void poll() {
+    for (const auto& of : quorums) of->poll();
+  }
+  template <class What>
+  bool becomes(const What& what) {
+    return soon([&] {
+      poll();
+      return what();
+    });
+  }
+  /// Lets what is under way arrive.
+  void rest() {
+    for (int i = 0; i < 20; ++i) {
+      poll();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  /// The rank has the decision and what it takes, with these weights; then it goes on.
+  void check_takes(int r, const std::vector<double>& weights) {
+    Quorum& of = (*this)[r];
+    CAPTURE(r);
+    CAPTURE(of.outer());
+    REQUIRE(becomes([&] { return of.complete(); }));
+    const QuorumDecision& decision = of.await(0);
+    CAPTURE(decision.weights[2]);
+    CHECK(decision.weights == weights);
+    for (const int j : decision.participants()) {
+      for (const Tensor& tensor : of.difference_of(j))
+        CHECK(numbers(tensor) == std::vector<double>(static_cast<std::size_t>(tensor.elements()),
+                                                     100.0 * j + static_cast<double>(of.outer())));
+    }
+    of.next();
+  }
+  void all_take(const std::vector<double>& weights) {
+    for (int r = 0; r < kCount; ++r) check_takes(r, weights);
+  }
+  ~QuorumRanks() {
+    std::vector<std::thread> threads;
+    for (const auto& of : quorums) threads.emplace_back([&of] { of->pause(0); });
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+TEST_CASE(
+    "comm/quorum: an outer step waits for q ranks, then for the rest or until the grace ends") {
+  QuorumRanks ranks(2);
+  ranks.send(0, 8.0);
+  ranks.time = 50.0;
+  ranks.rest();
+  CHECK(!ranks[0].decided());  // one of two
+  CHECK(!ranks[2].formed());
+  ranks.send(1, 5.0);
+  REQUIRE(ranks.becomes([&] { return ranks[2].formed(); }));
+  CHECK(ranks[2].grace_left() == 1.0);
+  ranks.rest();
+  CHECK(!ranks[0].decided());
+  ranks.time = 50.75;
+  CHECK(ranks[2].grace_left() == 0.25);
+  ranks.rest();
+  CHECK(!ranks[0].decided());
+  ranks[0].add_inner_step(0.25);
+  ranks.time = 51.0;
+  ranks.all_take({8.0, 5.0, 0.0});
+  // All are here: nobody waits any longer. From the second to the last it took 0.1875 s.
+  ranks.send(0);
+  ranks.send(2);
+  ranks.rest();
+  CHECK(!ranks[0].decided());
+  ranks.time = 51.1875;
+  ranks.send(1);
+  ranks.all_take({1.0, 1.0, 1.0});
+  // Spreads 0 and 0.1875: the median and the MAD are 0.09375
+  ranks.send(0);
+  ranks.send(1);
+  REQUIRE(ranks.becomes([&] { return ranks[2].formed(); }));
+  CHECK(ranks[2].grace_left() == 0.375);
+  ranks.rest();
+  CHECK(!ranks[0].decided());
+  ranks.time = 51.5625;
+  ranks.all_take({1.0, 1.0, 0.0});
+}
+
+TEST_CASE("comm/quorum: the grace lasts an inner step at least, and each rank knows it") {
+  QuorumRanks ranks(2);
+  for (const double seconds : {0.125, 0.25, 9.0}) ranks[0].add_inner_step(seconds);
+  for (int outer = 0; outer < 2; ++outer) {
+    ranks.send(0);
+    ranks.send(1);
+    REQUIRE(ranks.becomes([&] { return ranks[2].formed(); }));
+    CHECK(ranks[2].grace_left() == (outer == 0 ? 1.0 : 0.25));
+    ranks.rest();
+    CHECK(!ranks[0].decided());
+    ranks.time += outer == 0 ? 1.0 : 0.25;
+    ranks.all_take({1.0, 1.0, 0.0});
+  }
+}
+
+TEST_CASE(
+    "comm/quorum: of a rank that missed three outer steps others wait for none until it came "
+    "in time") {
+  QuorumRanks ranks(2);
+  for (int outer = 0; outer < 3; ++outer) {
+    ranks.send(0);
+    ranks.send(1);
+    if (outer == 0) {
+      ranks.rest();
+      CHECK(!ranks[0].decided());
+      ranks.time += 1.0;
+    }
+    ranks.all_take({1.0, 1.0, 0.0});
+  }
+  for (const double inner : {0.5, 0.5}) ranks[0].add_inner_step(inner);
+  // The clock stands still
+  ranks.send(0);
+  ranks.send(1);
+  ranks.all_take({1.0, 1.0, 0.0});
+  ranks.send(2);
+  ranks.send(1);
+  REQUIRE(ranks.becomes([&] { return ranks[0].has_answered(1) && ranks[0].has_answered(2); }));
+  ranks.send(0);
+  ranks.all_take({1.0, 1.0, 1.0});
+  ranks.send(0);
+  ranks.send(1);
+  ranks.rest();
+  CHECK(!ranks[0].decided());
+  ranks.time += 1.0;
+  ranks.all_take({1.0, 1.0, 0.0});
+}
+
+TEST_CASE("comm/quorum: a rank that is behind takes outer step after outer step, as all did") {
+  QuorumRanks ranks(2, 0.0, 20.0, 2);  // of two layouts
+  for (int outer = 0; outer < 4; ++outer) {
+    ranks.send(0, 1.0 + outer);
+    ranks.send(1, 2.0);
+    ranks.check_takes(0, {1.0 + outer, 2.0, 0.0});
+    ranks.check_takes(1, {1.0 + outer, 2.0, 0.0});
+  }
+  // Its own difference of an outer step that was taken long ago is dropped.
+  ranks.rest();
+  CHECK(ranks[2].outer() == 0);
+  CHECK(ranks[2].decided());
+  CHECK(ranks[2].formed());
+  ranks.send(2, 7.0);
+  for (int outer = 0; outer < 4; ++outer) ranks.check_takes(2, {1.0 + outer, 2.0, 0.0});
+  ranks.send(2, 7.0);
+  ranks.send(1);
+  REQUIRE(ranks.becomes([&] { return ranks[0].has_answered(1) && ranks[0].has_answered(2); }));
+  ranks.send(0);
+  ranks.all_take({1.0, 1.0, 7.0});
+}
+
+TEST_CASE("comm/quorum: a rank with nothing to add is not waited for, and a stop is agreed on") {
+  QuorumRanks ranks(2);
+  ranks.send(2, 0.0, true);
+  ranks.send(0);
+  ranks.send(1);
+  for (int r = 0; r < 3; ++r) {
+    REQUIRE(ranks.becomes([&] { return ranks[r].complete(); }));
+    CHECK(ranks[r].await(0).stop);
+  }
+  ranks.all_take({1.0, 1.0, 0.0});
+  for (int r = 0; r < 3; ++r) ranks.send(r);
+  REQUIRE(ranks.becomes([&] { return ranks[1].complete(); }));
+  CHECK(!ranks[1].await(0).stop);
+  ranks.all_take({1.0, 1.0, 1.0});
+}
+
+TEST_CASE("comm/quorum: a wait ends at its limit, and names whom it waits for") {
+  QuorumRanks ranks(2, 0.0, 0.4);
+  ranks.send(1);
+  const std::string text = error_of(ExitCode::kLost, [&] { ranks[1].await(11); });
+  CHECK(contains(text, "rank 1 waited 0.4 s (sync.timeout_s)"));
+  CHECK(contains(text, "missing: rank 0"));
+  ranks.rest();
+  // Rank 2 takes nothing of what others send, so that they would run out of memory.
+  ranks.send(0);
+  for (int outer = 0; outer < 4; ++outer) {
+    for (int r : {0, 1}) {
+      REQUIRE(soon([&] {
+        ranks[0].poll();
+        ranks[1].poll();
+        return ranks[r].complete();
+      }));
+      ranks[r].next();
+    }
+    if (outer == 3) break;
+    ranks.send(0);
+    ranks.send(1);
+  }
+  CHECK(contains(error_of(ExitCode::kLost, [&] { ranks[0].message(); }), "missing: rank 2"));
+  for (int outer = 0; outer < 4; ++outer) ranks.check_takes(2, {1.0, 1.0, 0.0});
+}
+
+// --- DiLoCo with a quorum
+
+/// What a rank did, in order: a step, or the outer steps after it.
+struct QuorumEvent {
+  bool step = false;  ///< an inner step
+  int at = 0;         ///< its number, or the outer step's step
+  std::vector<int> participants;
+};
+struct QuorumRun {
+  std::vector<std::vector<double>> x;
+  std::vector<std::vector<QuorumEvent>> events;             ///< by rank
+  std::vector<std::map<int, std::vector<double>>> anchors;  ///< by rank and step: a and s
+  int left_out() const {
+    int count = 0;
+    for (const QuorumEvent& event : events[0]) {
+      if (!event.step && event.participants.size() < events.size()) ++count;
+    }
+    return count;
+  }
+};
+
+/// `before_step`: called with rank and step before each step that a rank takes.
+QuorumRun run_quorum(Job job, int ranks, const std::function<void(int, int)>& before_step = {}) {
+  QuorumRun run;
+  const auto n = static_cast<std::size_t>(ranks);
+  run.x.resize(n);
+  run.events.resize(n);
+  run.anchors.resize(n);
+  job.after_meetings = [&](int rank, int step, std::int64_t,
+                           const std::vector<Algorithm::Meeting>& meetings) {
+    std::vector<QuorumEvent>& of = run.events[static_cast<std::size_t>(rank)];
+    of.push_back({true, step, {}});
+    for (const Algorithm::Meeting& meeting : meetings)
+      of.push_back({false, static_cast<int>(meeting.step), meeting.participants});
+  };
+  job.after_step = [&](int rank, int step, const std::vector<Bucket>& buckets) {
+    std::vector<double>& kept = run.anchors[static_cast<std::size_t>(rank)][step];
+    for (const Bucket& bucket : buckets) {
+      for (const int state : {0, 1}) {
+        for (const double value : numbers(bucket.sync[static_cast<std::size_t>(state)].numbers))
+          kept.push_back(value);
+      }
+    }
+  };
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  FakeWorld(ranks, {20.0}).run([&](Transport& transport) {
+    const int rank = transport.rank();
+    Job own = job;
+    own.lr_at = [&](int step) {
+      if (before_step) before_step(rank, step);
+      return job.lr;
+    };
+    const auto r = static_cast<std::size_t>(rank);
+    run.x[r] = run_job(own, transport, *backends[r]);
+  });
+  return run;
+}
+
+/// All ranks agree who took part, and have equal anchors and s after steps that both took or came
+/// to, and at the end.
+void check_agreed(const QuorumRun& run) {
+  const auto outer_steps = [&](std::size_t r) {
+    std::vector<std::pair<int, std::vector<int>>> all;
+    for (const QuorumEvent& event : run.events[r]) {
+      if (!event.step) all.emplace_back(event.at, event.participants);
+    }
+    return all;
+  };
+  for (std::size_t r = 1; r < run.events.size(); ++r) {
+    CHECK(outer_steps(r) == outer_steps(0));
+    int compared = 0;
+    for (const auto& [step, kept] : run.anchors[r]) {
+      const auto first = run.anchors[0].find(step);
+      if (first == run.anchors[0].end()) continue;
+      CHECK(first->second == kept);
+      ++compared;
+    }
+    CHECK(compared > 0);
+    CHECK(run.anchors[r].rbegin()->first == run.anchors[0].rbegin()->first);
+  }
+}
+
+/// The formulas of DiLoCo with a quorum, with who took part and who trained which steps as the run
+/// had it. Plain SGD in fp64; one fragment.
+std::vector<std::vector<double>> replay_quorum(const Job& job, const QuorumRun& run, bool carry) {
+  const std::size_t n = run.events.size();
+  const double nu = job.algorithm.value("outer_lr", 0.7),
+               mu = job.algorithm.value("outer_momentum", 0.9);
+  std::vector<double> curvatures;
+  std::vector<double> start;
+  for (std::size_t p = 0; p < job_shapes().size(); ++p) {
+    for (std::int64_t i = 0; i < job_shapes()[p].elements(); ++i)
+      curvatures.push_back(curvature(p));
+  }
+  const std::size_t size = curvatures.size();
+  for (std::size_t e = 0; e < size; ++e)
+    start.push_back(start_value(0, false, static_cast<std::int64_t>(e)));
+  std::vector<std::vector<double>> x(n, start), carried(n, std::vector<double>(size));
+  std::vector<double> a = start, s(size), trained(n), carried_weight(n);
+  std::vector<std::size_t> at(n);
+  const auto train = [&](std::size_t r) {  // up to the next outer step
+    for (; at[r] < run.events[r].size() && run.events[r][at[r]].step; ++at[r]) {
+      for (std::size_t e = 0; e < size; ++e)
+        x[r][e] -= job.lr * curvatures[e] *
+                   (x[r][e] - target(static_cast<int>(r), static_cast<std::int64_t>(e)));
+      ++trained[r];
+    }
+    return at[r] < run.events[r].size();
+  };
+  while (true) {
+    std::vector<std::vector<double>> delta(n);
+    std::vector<double> weight(n);
+    bool more = true;
+    for (std::size_t r = 0; r < n; ++r) more = train(r) && more;
+    if (!more) return x;
+    for (std::size_t r = 0; r < n; ++r) {
+      weight[r] = trained[r] + carried_weight[r];
+      for (std::size_t e = 0; e < size; ++e)
+        delta[r].push_back(
+            weight[r] == 0.0
+                ? 0.0
+                : (trained[r] * (a[e] - x[r][e]) + carried_weight[r] * carried[r][e]) / weight[r]);
+    }
+    const std::vector<int>& participants = run.events[0][at[0]].participants;
+    double total = 0.0;
+    for (const int j : participants) total += weight[static_cast<std::size_t>(j)];
+    for (std::size_t e = 0; e < size; ++e) {
+      double mean = 0.0;
+      for (const int j : participants) {
+        const auto r = static_cast<std::size_t>(j);
+        mean += weight[r] / total * delta[r][e];
+      }
+      s[e] = mu * s[e] + mean;
+      a[e] -= nu * (mean + mu * s[e]);
+    }
+    for (std::size_t r = 0; r < n; ++r) {
+      const bool taken =
+          std::count(participants.begin(), participants.end(), static_cast<int>(r)) > 0;
+      carried[r] = delta[r];
+      carried_weight[r] = carry && !taken ? weight[r] : 0.0;
+      trained[r] = 0.0;
+      x[r] = a;
+      ++at[r];
+    }
+  }
+}
+
+double farthest_of_ranks(const std::vector<std::vector<double>>& a,
+                         const std::vector<std::vector<double>>& b) {
+  double most = 0.0;
+  for (std::size_t r = 0; r < a.size(); ++r) {
+    for (std::size_t e = 0; e < a[r].size(); ++e)
+      most = std::max(most, std::abs(a[r][e] - b[r][e]));
+  }
+  return most;
+}
+
+json with_quorum(int q, const json& more = {}) {
+  json algorithm{{"type", "diloco"}, {"period", 6}, {"quorum", q}};
+  if (!more.is_null()) algorithm.update(more);
+  return algorithm;
+}
+
+TEST_CASE("comm/quorum: with all ranks in every outer step the run is DiLoCo's") {
+  for (const int n : {1, 2, 3, 5, 9}) {
+    for (const json& more :
+         {json::object(), json{{"fragments", 3}}, json{{"states", "reset"}}, json{{"blend", 0.3}},
+          json{{"outer_nesterov", false}, {"outer_lr", 0.5}}, json{{"late", "carry"}}}) {
+      Job job = exact_job(with_quorum(n, more), {}, {{"type", "adamw"}});
+      job.steps = 24;
+      CAPTURE(n);
+      CAPTURE(more.dump());
+      const QuorumRun run = run_quorum(job, n);
+      CHECK(run.left_out() == 0);
+      check_agreed(run);
+      Job plain = job;
+      for (const char* key : {"quorum", "late"}) plain.algorithm.erase(key);
+      CHECK(farthest_of_ranks(run.x, run_fake(plain, n)) < 1e-12);
+      job.in_backward = false;
+      job.finish_every = 5;
+      job.resume_after = 15;
+      CHECK(run_quorum(job, n).x == run.x);
+    }
+  }
+}
+
+TEST_CASE("comm/quorum: ranks that come late, whenever they do, follow the formulas") {
+  int late = 0, turn = 0, differ = 0;
+  for (const bool carry : {false, true}) {
+    for (const int grace_ms : {0, 1, 20}) {
+      for (const int n : {3, 4}) {
+        Job job =
+            exact_job(with_quorum(2, {{"grace_ms", grace_ms}, {"late", carry ? "carry" : "drop"}}),
+                      {}, {{"type", "sgd"}});
+        job.steps = 48;
+        job.finish_every = ++turn % 2 ? 12 : 0;
+        CAPTURE(n);
+        CAPTURE(carry);
+        CAPTURE(grace_ms);
+        // One rank is slow at first; then some steps of each take long.
+        const QuorumRun run = run_quorum(job, n, [&](int rank, int step) {
+          if (step < 24 ? rank == n - 1 : (step * 7 + rank * 3) % 11 == 0)
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        });
+        check_agreed(run);
+        CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) < 1e-11);
+        late += run.left_out();
+        differ += farthest_of_ranks(run.x, replay_quorum(job, run, !carry)) > 1e-6 ? 1 : 0;
+      }
+    }
+  }
+  CHECK(late > 0);
+  CHECK(differ > 0);  // so that the comparison can fail
+}
+
+TEST_CASE(
+    "comm/quorum: a rank that stands still stops nobody, and has what they have when it is "
+    "back") {
+  for (const bool carry : {false, true}) {
+    for (const int fragments : {1, 3}) {
+      Job job = exact_job(
+          with_quorum(
+              2, {{"grace_ms", 5}, {"late", carry ? "carry" : "drop"}, {"fragments", fragments}}),
+          {}, {{"type", "sgd"}});
+      job.steps = 48;
+      std::atomic<bool> stands{false}, gone_on{false};
+      std::atomic<int> through{0}, trained{0};
+      std::array<bool, 2> is_through{};
+      const QuorumRun run = run_quorum(job, 3, [&](int rank, int step) {
+        if (rank == 2) {
+          ++trained;
+          if (gone_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          if (step < 3 || stands.exchange(true)) return;
+          CHECK(soon([&] { return through == 2; }));
+          gone_on = true;
+          return;
+        }
+        // As far as messages are kept
+        bool& mine = is_through[static_cast<std::size_t>(rank)];
+        if (step >= 2) CHECK(soon([&] { return stands.load(); }));
+        if (step >= 25 && !std::exchange(mine, true)) ++through;
+      });
+      CHECK(gone_on);
+      check_agreed(run);
+      CHECK(run.left_out() >= 3);
+      CHECK(trained <= 48 - 20);
+      if (fragments > 1) continue;
+      CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) < 1e-11);
+      CHECK(run.x[1] == run.x[0]);  // the last outer step is the run's end
+      CHECK(run.x[2] == run.x[0]);
+    }
+  }
+}
+
+TEST_CASE("comm/quorum: keys that do not go together") {
+  const auto refusal = [](const json& more) {
+    return error_of(ExitCode::kUsage, [&] { algorithm_of(with_quorum(2, more)); });
+  };
+  CHECK(contains(refusal({{"delay", 1}}), "sync.algorithm.delay: is 1"));
+  CHECK(contains(refusal({{"states", "average"}}), "sync.algorithm.states: is average"));
+  CHECK(contains(refusal({{"late", "wait"}}), "allowed: drop, carry"));
+  CHECK(contains(refusal({{"quorum", -1}}), "sync.algorithm.quorum: expected an integer 0"));
+  CHECK(contains(refusal({{"quorum", 0}, {"grace_ms", 10}}), "sync.algorithm.grace_ms: is for"));
+  CHECK(contains(refusal({{"quorum", 0}, {"late", "carry"}}), "sync.algorithm.late: is for"));
+}
+
+}  // namespace
+}  // namespace starling::test
