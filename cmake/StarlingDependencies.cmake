@@ -54,4 +54,16 @@ add_library(starling_xxhash INTERFACE)
 target_include_directories(starling_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
 target_link_libraries(starling_xxhash INTERFACE ${XXHASH_LIBRARY})
 
+# The transport zeromq, which is left out without it. CurveZMQ came with 4.0, the events of a failed
+# handshake with 4.3.
+find_path(ZMQ_INCLUDE_DIR zmq.h)
+find_library(ZMQ_LIBRARY zmq)
+if(ZMQ_INCLUDE_DIR AND ZMQ_LIBRARY)
+  add_library(starling_zeromq INTERFACE)
+  target_include_directories(starling_zeromq SYSTEM INTERFACE ${ZMQ_INCLUDE_DIR})
+  target_link_libraries(starling_zeromq INTERFACE ${ZMQ_LIBRARY})
+else()
+  message(STATUS "ZeroMQ is missing (libzmq3-dev): sync.transport zeromq is left out")
+endif()
+
 include(StarlingCuda)

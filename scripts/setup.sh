@@ -16,7 +16,7 @@ cuda_headers() {
 }
 
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev libcli11-dev nlohmann-json3-dev doctest-dev
-  libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libjpeg-dev libpng-dev libxxhash-dev libcpp-httplib-dev dataset-fashion-mnist "$@")
+  libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libjpeg-dev libpng-dev libxxhash-dev libcpp-httplib-dev libzmq3-dev dataset-fashion-mnist "$@")
 
 if [ "${STARLING_SKIP_SETUP:-0}" = 1 ]; then
   say "set-up skipped (STARLING_SKIP_SETUP=1)"
@@ -27,9 +27,9 @@ fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   others="install the counterparts of '${packages[*]}' yourself"
   if command -v dnf >/dev/null; then
-    others="untried names of Fedora's packages: dnf install gcc-c++ cmake ninja-build pkgconf openmpi-devel onednn-devel cli11-devel json-devel doctest-devel fmt-devel spdlog-devel zlib-devel libzstd-devel libjpeg-turbo-devel libpng-devel xxhash-devel cpp-httplib-devel; module load mpi"
+    others="untried names of Fedora's packages: dnf install gcc-c++ cmake ninja-build pkgconf openmpi-devel onednn-devel cli11-devel json-devel doctest-devel fmt-devel spdlog-devel zlib-devel libzstd-devel libjpeg-turbo-devel libpng-devel xxhash-devel cpp-httplib-devel zeromq-devel; module load mpi"
   elif command -v pacman >/dev/null; then
-    others="untried names of Arch's packages: pacman -S base-devel cmake ninja pkgconf openmpi onednn cli11 nlohmann-json doctest fmt spdlog zlib zstd libjpeg-turbo libpng xxhash cpp-httplib"
+    others="untried names of Arch's packages: pacman -S base-devel cmake ninja pkgconf openmpi onednn cli11 nlohmann-json doctest fmt spdlog zlib zstd libjpeg-turbo libpng xxhash cpp-httplib zeromq"
   fi
   die "this is not Debian or Ubuntu: $others; then set STARLING_SKIP_SETUP=1"
 fi

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "comm/engine/wire.h"
 #include "comm/mpi/ulfm.h"
 #include "comm/other_ranks.h"
 #include "core/error.h"
@@ -30,12 +31,6 @@ constexpr double kLastWordsSeconds = 0.05;
 
 double now_seconds() {
   return std::chrono::duration<double>(RunningClock::now().time_since_epoch()).count();
-}
-
-std::string text_of(std::int64_t step, std::int64_t bucket) {
-  if (step < 0) return {};
-  if (bucket < 0) return fmt::format("last started to sum the numbers of step {}", step);
-  return fmt::format("last started the exchange of step {}, bucket {}", step, bucket);
 }
 
 /// Another rank has failed and said why; it has MPI end the job. Should that not reach this
@@ -278,10 +273,9 @@ double MpiPulse::seconds_since(int rank) const {
 std::string MpiPulse::doing(int rank) const {
   const Message& answer = answers_[static_cast<std::size_t>(rank)];
   if (answer.kind != Message::kAnswer) return {};
-  const std::string text = text_of(answer.step, answer.bucket);
-  return "alive, " + (text.empty() ? "no exchange of a step started" : text);
+  return alive_text(answer.step, answer.bucket);
 }
 
-std::string MpiPulse::started() const { return text_of(started_.step, started_.bucket); }
+std::string MpiPulse::started() const { return last_started(started_.step, started_.bucket); }
 
 }  // namespace starling::detail

@@ -11,9 +11,8 @@
 #include "core/error.h"
 
 // This folder: messages between processes and hosts over MPI. Only files in it include mpi.h.
-// - session: MPI from initialisation to finalisation; transport: the Transport
-// - engine: the thread that makes progress; operation, group_operation: an exchange as a state
-//   machine of requests
+// - session: MPI from initialisation to finalisation; wire: messages and collective calls, for
+//   comm/engine
 // - pulse: heartbeats; watch: the thread that detects lost ranks; ulfm: MPI's own support for
 //   continuing after a loss
 

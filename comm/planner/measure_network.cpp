@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/window.h"
+#include "comm/engine/window.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "comm/mpi/window.h"
+#include "comm/engine/window.h"
 #include "core/error.h"
 
 namespace starling {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "comm/algorithm.h"
+#include "comm/engine/window.h"
 #include "comm/mixer.h"
-#include "comm/mpi/window.h"
 #include "core/error.h"
 
 namespace starling {

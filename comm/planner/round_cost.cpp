@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/mpi/window.h"
+#include "comm/engine/window.h"
 #include "core/error.h"
 
 namespace starling {

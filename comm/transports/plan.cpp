@@ -6,6 +6,7 @@
 
 #include "comm/shared/direct_transport.h"
 #include "comm/transports/between_gpus.h"
+#include "comm/zeromq/transport.h"
 #include "core/text.h"
 #include "core/typed_section.h"
 
@@ -59,6 +60,8 @@ TransportRegistry& transports() {
       builtin.add(
           kind.name, [&kind](ConfigSection&) { return plan_of(kind); }, kind.summary);
     }
+    builtin.add("zeromq", zeromq_plan,
+                "encrypted messages of ranks that know a secret; between GPUs through host memory");
     return builtin;
   }();
   return registry;

@@ -107,7 +107,7 @@ check_arm64() {
     command -v $program >/dev/null || die "$program is missing; install it: apt-get install g++-aarch64-linux-gnu qemu-user"
   done
   new_root bookworm --variant=extract --architectures=arm64 --include="libstdc++-12-dev,libc6-dev,libgomp1,libopenmpi-dev,libdnnl-dev,libcli11-dev,\
-nlohmann-json3-dev,doctest-dev,libfmt-dev,libspdlog-dev,zlib1g-dev,libzstd-dev,libjpeg-dev,libpng-dev,libxxhash-dev,libcpp-httplib-dev"
+nlohmann-json3-dev,doctest-dev,libfmt-dev,libspdlog-dev,zlib1g-dev,libzstd-dev,libjpeg-dev,libpng-dev,libxxhash-dev,libcpp-httplib-dev,libzmq3-dev"
   local triple=aarch64-linux-gnu folder=$clean/usr/lib/aarch64-linux-gnu
   build=$root/build-arm64
   export PKG_CONFIG_SYSROOT_DIR=$clean PKG_CONFIG_LIBDIR=$folder/pkgconfig:$clean/usr/share/pkgconfig

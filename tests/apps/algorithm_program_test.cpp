@@ -140,6 +140,21 @@ same scaled larger
 )table");
 }
 
+#if __has_include(<zmq.h>)
+TEST_CASE("algorithms: messages over ZeroMQ end in the bits of all others") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  program.play(R"table(
+0 4 | others | step 24/24 | run.json --output others | sync.algorithm={"type":"gossip_diloco","period":4} | sync.topology.type=ring
+0 4 | over ZeroMQ | step 24/24 | run.json --output zeromq | sync.algorithm={"type":"gossip_diloco","period":4} | sync.topology.type=ring | sync.transport=zeromq
+same others zeromq
+2 4 | a secret that is not there | secret.*/none/there.*No such file.*openssl rand | run.json --output out | sync.transport={"type":"zeromq","secret":"/none/there"}
+2 4 | no interface | sync\.transport\.interface: .*none0 | run.json --output out | sync.transport={"type":"zeromq","interface":"none0"}
+2 4 | no port | sync\.transport\.port | run.json --output out | sync.transport={"type":"zeromq","port":65536}
+)table");
+}
+#endif
+
 TEST_CASE("algorithms: ranks wait in their steps, and none works for longer than a step takes") {
   const Program program;
   program.write("run.json", algorithm_config());

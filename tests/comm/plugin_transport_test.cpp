@@ -76,7 +76,7 @@ TEST_CASE(
   CHECK(transport_of("staged").through_host);
   CHECK(!transport_of("nccl").between_cpus);
   CHECK(transport_of("nccl").counts_communicators);
-  CHECK(transports_between_cpus() == "auto, direct, mpi or throttled");
+  CHECK(transports_between_cpus() == "auto, direct, mpi, throttled or zeromq");
   const auto error = [](const nlohmann::json& value) {
     return test::error_text([&] { transport_of(value); });
   };

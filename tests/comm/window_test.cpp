@@ -5,7 +5,7 @@
 #include <queue>
 #include <vector>
 
-#include "comm/mpi/window.h"
+#include "comm/engine/window.h"
 
 using namespace starling;
 

@@ -121,7 +121,8 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
                    "is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto "
                    "is nccl where every rank has it and a GPU of its own, and between ranks of one "
                    "host direct where their GPUs reach each other's memory; direct asks for that, "
-                   "and is an error where they do not",
+                   "and is an error where they do not. zeromq: encrypted messages, of ranks that "
+                   "know a secret",
                    "type");
   settings.transport = read_transport(transport);
   if (transport.resolved().size() == 1) sync.resolve("transport", settings.transport.name);

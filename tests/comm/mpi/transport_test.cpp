@@ -19,6 +19,7 @@
 #include "comm/mpi/pulse.h"
 #include "comm/mpi/watch.h"
 #include "comm/transports/staged.h"
+#include "comm/zeromq/transport.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/support/errors.h"
@@ -53,6 +54,22 @@ TEST_CASE(
   check_transport(kind);
   check_jobs(kind);
 }
+
+#if __has_include(<zmq.h>)
+TEST_CASE("comm/mpi: processes that messages over ZeroMQ connect keep the contract") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  test::TransportKind kind;
+  kind.ranks = {session().size()};
+  kind.run = [&](int, double timeout_seconds, const test::TransportKind::Body& body) {
+    const auto t =
+        make_zeromq_transport(session().make_transport(timeout_seconds), {}, timeout_seconds);
+    CHECK(t->world().local_size() == t->size());
+    body(*t, *backend);
+  };
+  check_transport(kind);
+  check_jobs(kind);
+}
+#endif
 
 TEST_CASE("comm/mpi: the session gives Open MPI what exchanges over TCP want") {
   const char* given = std::getenv("OMPI_MCA_btl_tcp_flags");

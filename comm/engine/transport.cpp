@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/capture.h"
-#include "comm/mpi/engine.h"
+#include "comm/engine/engine.h"
 #include "comm/transport.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
@@ -17,29 +17,26 @@
 namespace starling {
 namespace {
 
-using detail::MpiControl;
+using detail::Wire;
+using detail::WireEngine;
 
-class MpiControlPlane final : public World {
+class ControlPlane final : public World {
  public:
-  explicit MpiControlPlane(detail::MpiEngine& engine) : engine_(engine) {}
-  int rank() const override { return mpi().rank; }
-  int size() const override { return mpi().size; }
-  int local_rank() const override { return mpi().local_rank; }
-  int local_size() const override { return mpi().local_size; }
+  explicit ControlPlane(WireEngine& engine) : engine_(engine) {}
+  int rank() const override { return wire().rank(); }
+  int size() const override { return wire().size(); }
+  int local_rank() const override { return wire().local_rank(); }
+  int local_size() const override { return wire().local_size(); }
 
-  void barrier() override {
-    engine_.complete(std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kBarrier, "a barrier",
-                                                  std::vector<std::byte>{}, std::vector<int>{}, 0));
-  }
+  void barrier() override { call(Wire::Call::kBarrier, "a barrier", {}, {}, 0); }
   void broadcast(void* data, std::size_t bytes, int root) override {
     constexpr std::size_t kPiece = 64u << 20;
     auto* at = static_cast<std::byte*>(data);
     for (std::size_t first = 0; first < bytes; first += kPiece) {
       const std::size_t count = std::min(kPiece, bytes - first);
-      const auto operation = std::make_shared<MpiControl>(
-          mpi(), MpiControl::Kind::kBroadcast, fmt::format("a broadcast from rank {}", root),
-          std::vector<std::byte>(at + first, at + first + count), std::vector<int>{}, root);
-      engine_.complete(operation);
+      const auto operation =
+          call(Wire::Call::kBroadcast, fmt::format("a broadcast from rank {}", root),
+               {at + first, at + first + count}, {}, root);
       std::memcpy(at + first, operation->bytes().data(), count);
     }
   }
@@ -70,13 +67,20 @@ class MpiControlPlane final : public World {
   }
 
  private:
+  std::shared_ptr<detail::WireCall> call(Wire::Call kind, std::string what,
+                                         std::vector<std::byte> mine, std::vector<int> counts,
+                                         int root) {
+    auto operation =
+        wire().make_call(kind, std::move(what), std::move(mine), std::move(counts), root);
+    engine_.complete(operation);
+    return operation;
+  }
+
   /// Gathers counts[j] bytes of rank j, one after the other, into `all`.
   void gather(const char* what, const void* mine, void* all, std::vector<int> counts) {
     const auto* first = static_cast<const std::byte*>(mine);
     std::vector<std::byte> own(first, first + counts[static_cast<std::size_t>(rank())]);
-    const auto operation = std::make_shared<MpiControl>(mpi(), MpiControl::Kind::kGather, what,
-                                                        std::move(own), std::move(counts), 0);
-    engine_.complete(operation);
+    const auto operation = call(Wire::Call::kGather, what, std::move(own), std::move(counts), 0);
     if (!operation->bytes().empty())
       std::memcpy(all, operation->bytes().data(), operation->bytes().size());
   }
@@ -99,24 +103,24 @@ class MpiControlPlane final : public World {
     }
   }
 
-  detail::MpiWorld& mpi() const { return engine_.world(); }
-  std::size_t ranks() const { return static_cast<std::size_t>(mpi().size); }
+  Wire& wire() const { return engine_.wire(); }
+  std::size_t ranks() const { return static_cast<std::size_t>(wire().size()); }
 
-  detail::MpiEngine& engine_;
+  WireEngine& engine_;
 };
 
-class MpiTransport final : public Transport {
+class WireTransport final : public Transport {
  public:
-  explicit MpiTransport(double timeout_seconds)
+  WireTransport(std::unique_ptr<Wire> wire, double timeout_seconds)
       : Transport(plane_),
-        engine_(timeout_seconds),
+        engine_(std::move(wire), timeout_seconds),
         plane_(engine_),
         everyone_{.kind = Exchange::Kind::kGroupSum,
-                  .group = std::vector<int>(static_cast<std::size_t>(engine_.world().size))} {
+                  .group = std::vector<int>(static_cast<std::size_t>(engine_.wire().size()))} {
     std::iota(everyone_.group.begin(), everyone_.group.end(), 0);
   }
 
-  std::string name() const override { return "mpi"; }
+  std::string name() const override { return engine_.wire().name(); }
 
   Ticket start_exchange(const Exchange& exchange, const Tensor& send,
                         const std::vector<Tensor>& receive, const ExchangeLabel& label,
@@ -125,16 +129,16 @@ class MpiTransport final : public Transport {
             "an exchange of kind none has nothing to start");
     check_exchange(rank(), size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
-      return engine_.start(make_neighbour_operation(engine_.world(), exchange, send, receive, label,
+      return engine_.start(make_neighbour_operation(engine_.wire(), exchange, send, receive, label,
                                                     std::move(flow)));
     }
-    return engine_.start(make_group_operation(engine_.world(), exchange, send, receive[0],
+    return engine_.start(make_group_operation(engine_.wire(), exchange, send, receive[0],
                                               describe(exchange, label), label, std::move(flow)));
   }
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
                    std::shared_ptr<Flow> flow) override {
     check_sum(in, out);
-    return engine_.start(make_group_operation(engine_.world(), everyone_, in, out,
+    return engine_.start(make_group_operation(engine_.wire(), everyone_, in, out,
                                               describe_sum(label), label, std::move(flow)));
   }
   bool done(Ticket ticket) override { return engine_.done(ticket); }
@@ -145,15 +149,16 @@ class MpiTransport final : public Transport {
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
-  detail::MpiEngine engine_;
-  MpiControlPlane plane_;
+  WireEngine engine_;
+  ControlPlane plane_;
   Exchange everyone_;  ///< the sum over all ranks
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make_mpi_transport(double timeout_seconds) {
-  return std::make_unique<MpiTransport>(timeout_seconds);
+std::unique_ptr<Transport> detail::make_wire_transport(std::unique_ptr<Wire> wire,
+                                                       double timeout_seconds) {
+  return std::make_unique<WireTransport>(std::move(wire), timeout_seconds);
 }
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-#include "comm/mpi/engine.h"
+#include "comm/engine/engine.h"
 
 #include <sys/prctl.h>
 
@@ -6,7 +6,6 @@
 #include <exception>
 
 #include "comm/flight.h"
-#include "comm/mpi/ulfm.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -30,38 +29,31 @@ constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for ot
 constexpr auto kAskAfter = std::chrono::seconds(1);
 constexpr double kLeastLateSeconds = 1.5;  // a rank is not called late before it could answer
 
-/// Operations whose memory MPI may still touch after a lost rank: kept for good.
-std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
-  static auto* kept = new std::vector<std::shared_ptr<MpiOperation>>();
+/// Operations whose memory the library may still touch after a lost rank: kept for good.
+std::vector<std::shared_ptr<WireOperation>>& graveyard() {
+  static auto* kept = new std::vector<std::shared_ptr<WireOperation>>();
   return *kept;
 }
 
 /// A collective call of the control plane; all else belongs to a lane of exchanges.
-bool is_call(const MpiOperation& operation) {
+bool is_call(const WireOperation& operation) {
   return operation.label().step < 0 && operation.label().bucket < 0;
-}
-
-MpiPulse& pulse_of_session() {
-  require(MpiPulse::instance() != nullptr, "mpi",
-          "a transport over MPI needs an MpiSession of several ranks");
-  return *MpiPulse::instance();
 }
 
 }  // namespace
 
-MpiEngine::MpiEngine(double timeout_seconds)
+WireEngine::WireEngine(std::unique_ptr<Wire> wire, double timeout_seconds)
     : timeout_(timeout_seconds),
+      wire_(std::move(wire)),
       late_(timeout_seconds, kLeastLateSeconds),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  const std::scoped_lock lock(mpi_lock());
-  world_ = std::make_unique<MpiWorld>(pulse_of_session());
   // The timer slack in ns, of this thread and the one below: otherwise every short sleep takes 50
   // µs more
   prctl(PR_SET_TIMERSLACK, 1000UL);
   thread_ = std::thread([this] { run(); });
 }
 
-MpiEngine::~MpiEngine() {
+WireEngine::~WireEngine() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   if (!unwinding && !failed_) {
     try {
@@ -69,7 +61,7 @@ MpiEngine::~MpiEngine() {
       for (const auto& [ticket, operation] : tickets_) {
         if (!wait_until(*operation, limit, nullptr)) break;
       }
-    } catch (const Error&) {  // MPI itself failed: what is left is given up below
+    } catch (const Error&) {  // the wire itself failed: what is left is given up below
     }
   }
   {
@@ -78,24 +70,17 @@ MpiEngine::~MpiEngine() {
   }
   wake_.notify_all();
   thread_.join();
-  const std::scoped_lock lock(mpi_lock());
+  const std::scoped_lock lock(wire_->lock());
   for (auto& operation : queue_) active_.push_back(std::move(operation));
   std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
-  if (any_lost_rank()) {  // others may still wait in these
-    revoke(world_->data);
-    revoke(world_->control);
-  }
-  if (!active_.empty() || any_lost_rank()) {
-    MpiPulse::abandoned() = true;
+  if (any_lost_rank()) wire_->revoke();  // others may still wait for this rank
+  if ((!active_.empty() || any_lost_rank()) && wire_->abandon()) {
     for (auto& operation : active_) graveyard().push_back(std::move(operation));
-    static_cast<void>(world_.release());  // the operations refer to it
-    return;
+    static_cast<void>(wire_.release());  // the operations refer to it
   }
-  tickets_.clear();  // they refer to the world
-  world_.reset();
 }
 
-Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
+Ticket WireEngine::start(std::shared_ptr<WireOperation> operation) {
   throw_if_failed();
   const Ticket ticket = ++last_ticket_;
   note_start(*operation);
@@ -105,23 +90,23 @@ Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
     queue_.push_back(std::move(operation));
     ++starts_;
   }
-  // Post at once if MPI is free; otherwise the thread that holds the lock will.
+  // Post at once if the wire is free; otherwise the thread that holds the lock will.
   {
-    const std::unique_lock lock(mpi_lock(), std::try_to_lock);
+    const std::unique_lock lock(wire_->lock(), std::try_to_lock);
     if (lock.owns_lock()) drive();
   }
   wake_.notify_one();
   return ticket;
 }
 
-void MpiEngine::note_start(const MpiOperation& operation) {
+void WireEngine::note_start(const WireOperation& operation) {
   if (is_call(operation))
     FlightRecorder::instance().note(FlightEvent::kCall, {.round = ++calls_}, operation.what());
   else
     note_flight(FlightEvent::kStart, operation.label(), operation.partners());
 }
 
-void MpiEngine::note_through(const MpiOperation& operation) {
+void WireEngine::note_through(const WireOperation& operation) {
   if (is_call(operation))
     // There is one call at a time.
     FlightRecorder::instance().note(FlightEvent::kCalled, {.round = ++calls_through_},
@@ -130,27 +115,27 @@ void MpiEngine::note_through(const MpiOperation& operation) {
     note_flight(FlightEvent::kArrived, operation.label());
 }
 
-bool MpiEngine::done(Ticket ticket) {
+bool WireEngine::done(Ticket ticket) {
   const auto it = tickets_.find(ticket);
   require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
   throw_if_failed();
   if (it->second->finished()) return true;
-  const std::unique_lock lock(mpi_lock(), std::try_to_lock);
+  const std::unique_lock lock(wire_->lock(), std::try_to_lock);
   if (lock.owns_lock()) drive();
   return it->second->finished();
 }
 
-void MpiEngine::wait(Ticket ticket) {
+void WireEngine::wait(Ticket ticket) {
   throw_if_failed();
   const auto it = tickets_.find(ticket);
   require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
-  const std::shared_ptr<MpiOperation> operation = it->second;
+  const std::shared_ptr<WireOperation> operation = it->second;
   const auto limit = Clock::now() + Clock::seconds(timeout_);
   if (!wait_until(*operation, limit, operation->flow())) give_up(*operation);
   tickets_.erase(it);
 }
 
-bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow) {
+bool WireEngine::wait_until(const WireOperation& operation, Clock::time_point limit, Flow* flow) {
   if (failed_) throw_if_failed();
   if (operation.finished()) return true;
   {
@@ -158,7 +143,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
     caller_drives_ = true;
   }
   struct HandBack {
-    MpiEngine& engine;
+    WireEngine& engine;
     ~HandBack() {
       const std::scoped_lock lock(engine.mutex_);
       engine.caller_drives_ = false;
@@ -176,10 +161,10 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
   while (true) {
     bool moved = false;
     {
-      const std::scoped_lock lock(mpi_lock());
+      const std::scoped_lock lock(wire_->lock());
       moved = drive();
       if (!failed_ && Clock::now() >= next_question) {
-        for (const int rank : operation.partners()) world_->pulse.ask(rank);
+        for (const int rank : operation.partners()) wire_->ask(rank);
         next_question += kAskAfter;
         warn_of_late_ranks(operation, waited());
       }
@@ -206,13 +191,13 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
   }
 }
 
-void MpiEngine::give_up(const MpiOperation& operation) {
+void WireEngine::give_up(const WireOperation& operation) {
   std::vector<AwaitedRank> awaited;
   {
-    const std::scoped_lock lock(mpi_lock());
+    const std::scoped_lock lock(wire_->lock());
     const std::vector<int> missing = operation.missing();
     for (const int rank : operation.partners()) {
-      awaited.push_back(known_of(rank));
+      awaited.push_back(wire_->known_of(rank));
       awaited.back().missing = std::binary_search(missing.begin(), missing.end(), rank);
     }
   }
@@ -221,42 +206,38 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     failure_ = "an earlier wait passed its limit";
   }
   lost_ = true;
-  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), operation.label(),
+  fail_wait(wire_->rank(), with_copies(operation.what(), operation.flow()), operation.label(),
             timeout_, std::move(awaited));
 }
 
-AwaitedRank MpiEngine::known_of(int rank) const {
-  return {rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank), true,
-          world_->pulse.host(rank)};
-}
-
-void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited) {
+void WireEngine::warn_of_late_ranks(const WireOperation& operation, double waited) {
   if (operation.finished()) return;
   for (const int rank : operation.missing()) {
     if (late_.due(rank, waited))
-      late_.warn(known_of(rank), waited, with_copies(operation.what(), operation.flow()),
+      late_.warn(wire_->known_of(rank), waited, with_copies(operation.what(), operation.flow()),
                  operation.label());
   }
 }
 
-void MpiEngine::throw_if_failed() {
+void WireEngine::throw_if_failed() {
   check_lost_ranks();
   if (!failed_ && !lost_) return;
   const std::scoped_lock lock(mutex_);
-  fail(ExitCode::kLost, "transport", {.rank = world_->rank}, "rank {}: {}", world_->rank, failure_);
+  fail(ExitCode::kLost, "transport", {.rank = wire_->rank()}, "rank {}: {}", wire_->rank(),
+       failure_);
 }
 
-bool MpiEngine::drive() {
+bool WireEngine::drive() {
   try {
     {
       const std::scoped_lock lock(mutex_);
       for (auto& operation : queue_) {
-        if (operation->label().step >= 0) world_->pulse.note_started(operation->label());
+        if (operation->label().step >= 0) wire_->note_started(operation->label());
         active_.push_back(std::move(operation));
       }
       queue_.clear();
     }
-    bool moved = false;
+    bool moved = wire_->poll();
     for (const auto& operation : active_) moved |= operation->advance();
     if (moved) {
       std::erase_if(active_, [this](const auto& operation) {
@@ -264,7 +245,6 @@ bool MpiEngine::drive() {
         return operation->finished();
       });
     }
-    world_->pulse.poll();
     return moved;
   } catch (const std::exception& error) {
     const std::scoped_lock lock(mutex_);
@@ -274,7 +254,7 @@ bool MpiEngine::drive() {
   }
 }
 
-void MpiEngine::run() {
+void WireEngine::run() {
   std::unique_lock lock(mutex_);
   auto sleep = kThreadSleep;
   while (!stop_) {
@@ -287,9 +267,9 @@ void MpiEngine::run() {
     lock.unlock();
     bool moved = false, idle = false;
     {
-      const std::unique_lock mpi(mpi_lock(), std::try_to_lock);
-      if (mpi.owns_lock() && !failed_) moved = drive();
-      if (mpi.owns_lock()) idle = failed_ || active_.empty();
+      const std::unique_lock wire(wire_->lock(), std::try_to_lock);
+      if (wire.owns_lock() && !failed_) moved = drive();
+      if (wire.owns_lock()) idle = failed_ || active_.empty();
     }
     lock.lock();
     if (stop_) break;

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/engine/operation.h"
 #include "comm/flight.h"
-#include "comm/mpi/operation.h"
 #include "comm/transports/sums.h"
 
 namespace starling::detail {
@@ -19,21 +19,21 @@ namespace {
 /// node: its members take the mean of their chunk, exchange that with their peers on other nodes
 /// (between), and send the mix to the node, so that every number crosses the link between two nodes
 /// once in each direction. A few pieces are under way at once; each phase of every pair goes in
-/// piece order, so that MPI's own order matches them.
-class GroupOperation final : public MpiOperation {
+/// piece order, as RequestSet asks for.
+class GroupOperation final : public WireOperation {
  public:
-  GroupOperation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
+  GroupOperation(Wire& wire, const Exchange& exchange, const Tensor& in, const Tensor& out,
                  std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow)
-      : MpiOperation(std::move(what), partners_of(&exchange, world.size, world.rank), label,
-                     std::move(flow)),
-        world_(world),
-        requests_(world),
+      : WireOperation(std::move(what), partners_of(&exchange, wire.size(), wire.rank()), label,
+                      std::move(flow)),
+        wire_(wire),
+        requests_(wire.make_requests()),
         exchange_(exchange),
         in_(in),
         out_(out),
         nodes_(exchange.kind == Exchange::Kind::kNodes),
         members_(static_cast<std::int64_t>(exchange.group.size())),
-        own_(std::find(exchange.group.begin(), exchange.group.end(), world.rank) -
+        own_(std::find(exchange.group.begin(), exchange.group.end(), wire.rank()) -
              exchange.group.begin()),
         in_element_(static_cast<std::int64_t>(size_of(in.dtype()))),
         out_element_(static_cast<std::int64_t>(size_of(out.dtype()))),
@@ -42,28 +42,28 @@ class GroupOperation final : public MpiOperation {
         window_(nodes_ ? kMostPieces : kSumPieces),
         open_(static_cast<std::size_t>(window_)) {
     for (const int peer : exchange.group) {
-      const bool own = peer == world.rank;
-      member_tags_.push_back({own ? 0 : world.next_send_tag(peer, label.lane),
-                              own ? 0 : world.next_receive_tag(peer, label.lane)});
+      const bool own = peer == wire.rank();
+      member_tags_.push_back({own ? 0 : wire.next_send_tag(peer, label.lane),
+                              own ? 0 : wire.next_receive_tag(peer, label.lane)});
     }
     for (const int peer : exchange.send_to)
-      peer_send_tags_.push_back(world.next_send_tag(peer, label.lane));
+      peer_send_tags_.push_back(wire.next_send_tag(peer, label.lane));
     for (const int peer : exchange.receive_from)
-      peer_receive_tags_.push_back(world.next_receive_tag(peer, label.lane));
+      peer_receive_tags_.push_back(wire.next_receive_tag(peer, label.lane));
     sources_.resize(exchange.group.size());
   }
 
   bool advance() override {
     bool moved = false;
     if (scratch_.empty())
-      scratch_ = world_.take_scratch(
+      scratch_ = wire_.take_scratch(
           static_cast<std::size_t>(window_ * places() * largest_chunk_ * in_element_));
     while (started_ < pieces_ && started_ - finished_ < window_ &&
            may_send(end_of(started_, in_element_))) {
       scatter(started_++);
       moved = true;
     }
-    if (requests_.test([&](int user) { --open_[index(user / kPhases)][index(user % kPhases)]; }) >
+    if (requests_->test([&](int user) { --open_[index(user / kPhases)][index(user % kPhases)]; }) >
         0)
       moved = true;
     while (summed_ < started_ && is_through(summed_, kScatter)) {
@@ -82,13 +82,13 @@ class GroupOperation final : public MpiOperation {
     }
     if (finished_ == pieces_) {
       // The scratch goes back here, under the lock; the last owner may be any thread
-      world_.give_scratch(std::move(scratch_));
+      wire_.give_scratch(std::move(scratch_));
       finish();
     }
     return moved;
   }
 
-  std::vector<int> missing() const override { return requests_.peers(); }
+  std::vector<int> missing() const override { return requests_->peers(); }
 
  private:
   enum Phase : int { kScatter, kBetween, kGather, kPhases };
@@ -141,12 +141,15 @@ class GroupOperation final : public MpiOperation {
   void send(std::int64_t piece, Phase phase, const std::byte* data, std::size_t count, int peer,
             int tag) {
     if (count == 0) return;
-    requests_.send(data, count, peer, tag, user(piece, phase));
+    requests_->send(data, count, peer, {tag, place_of(piece, phase)}, user(piece, phase));
   }
   void receive(std::int64_t piece, Phase phase, std::byte* data, std::size_t count, int peer,
                int tag) {
     if (count == 0) return;
-    requests_.receive(data, count, peer, tag, user(piece, phase));
+    requests_->receive(data, count, peer, {tag, place_of(piece, phase)}, user(piece, phase));
+  }
+  static std::size_t place_of(std::int64_t piece, Phase phase) {
+    return index(piece * kPhases + phase);
   }
   /// Counts a request of the phase; the result is passed back when the request completes.
   int user(std::int64_t piece, Phase phase) {
@@ -230,8 +233,8 @@ class GroupOperation final : public MpiOperation {
     });
   }
 
-  MpiWorld& world_;
-  RequestSet requests_;
+  Wire& wire_;
+  std::unique_ptr<RequestSet> requests_;
   const Exchange exchange_;
   const Tensor in_, out_;
   const bool nodes_;
@@ -247,11 +250,11 @@ class GroupOperation final : public MpiOperation {
 
 }  // namespace
 
-std::unique_ptr<MpiOperation> make_group_operation(MpiWorld& world, const Exchange& exchange,
-                                                   const Tensor& in, const Tensor& out,
-                                                   std::string what, const ExchangeLabel& label,
-                                                   std::shared_ptr<Flow> flow) {
-  return std::make_unique<GroupOperation>(world, exchange, in, out, std::move(what), label,
+std::unique_ptr<WireOperation> make_group_operation(Wire& wire, const Exchange& exchange,
+                                                    const Tensor& in, const Tensor& out,
+                                                    std::string what, const ExchangeLabel& label,
+                                                    std::shared_ptr<Flow> flow) {
+  return std::make_unique<GroupOperation>(wire, exchange, in, out, std::move(what), label,
                                           std::move(flow));
 }
 

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "comm/transports/plan.h"
+
+// This folder: messages between processes and hosts over ZeroMQ, encrypted and authenticated
+// (CurveZMQ). Only files in it include zmq.h.
+// - transport: settings and plan; wire: ranks, connections and messages, for comm/engine
+// - sockets: ZeroMQ's calls; frames: the format of messages; secret: the secret that ranks share
+// - no_zeromq: in place of the rest in a build without ZeroMQ
+
+namespace starling {
+
+struct ZeroMqSettings {
+  /// Rank r of a host listens at port + r; 0: ports of the system's choice
+  int port = 0;
+  /// The network interface whose address the others connect to; empty: 127.0.0.1 where all ranks
+  /// are on one host, otherwise the first interface with an IPv4 address
+  std::string interface = {};
+  /// File of the secret (read_secret()); empty: one is drawn and told over `messages`
+  std::string secret = {};
+  /// What all ranks have alike, by name: refused otherwise, which names the first that differs
+  std::map<std::string, std::string> identity = {};
+};
+
+/// A transport over ZeroMQ between the ranks of `messages`, which it keeps. Collective. AgreedError
+/// (kUsage) for wrong settings and where this build has no ZeroMQ, (kLost) if ranks do not reach
+/// each other.
+std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> messages,
+                                                 const ZeroMqSettings& settings,
+                                                 double timeout_seconds);
+
+/// The value "zeromq" of `sync.transport`; reads its keys.
+TransportPlan zeromq_plan(ConfigSection& keys);
+
+}  // namespace starling
