@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -44,6 +45,11 @@ double quorum_grace(const std::vector<double>& spreads, double inner_step, doubl
 void LastTimes::add(double seconds) {
   values_.push_back(seconds);
   if (values_.size() > kTimesKept) values_.pop_front();
+}
+
+double LastTimes::mean() const {
+  if (values_.empty()) return 0.0;
+  return std::accumulate(values_.begin(), values_.end(), 0.0) / static_cast<double>(values_.size());
 }
 
 std::vector<int> QuorumDecision::participants() const {
@@ -272,7 +278,7 @@ void Quorum::decide() {
     decision.stop = decision.stop || (of.there && of.stop);
   }
   tell_missing(decision);
-  grace_ = quorum_grace(spreads_.values(), inner_step(), settings_.grace_seconds);
+  grace_ = quorum_grace(spreads_.values(), inner_steps_.median(), settings_.grace_seconds);
   std::vector<double> word(kWeights);
   word[kKind] = kDecision;
   word[kStop] = decision.stop ? 1.0 : 0.0;

@@ -25,6 +25,7 @@ class LastTimes {
  public:
   void add(double seconds);
   double median() const { return median_of(values()); }
+  double mean() const;  ///< 0 of none
   std::vector<double> values() const { return {values_.begin(), values_.end()}; }
 
  private:
@@ -104,7 +105,8 @@ class Quorum {
 
   /// For the grace's lower limit: how long an inner step took.
   void add_inner_step(double seconds) { inner_steps_.add(seconds); }
-  double inner_step() const { return inner_steps_.median(); }
+  /// Seconds that this rank's inner steps take on average, the long ones too.
+  double pace() const { return inner_steps_.mean(); }
   double now() const { return now_(); }
 
  private:

@@ -54,32 +54,21 @@ class QuorumDiLoCo final : public Averages {
     Averages::begin(info);
     if (!quorum_.listening()) quorum_.listen(next_);
     quorum_.poll();
-    began_ = quorum_.now();
   }
   void bucket_ready(int b) override {
     Averages::bucket_ready(b);
     quorum_.poll();
   }
   void backward_done() override {
-    quorum_.add_inner_step(quorum_.now() - began_);
-    for (std::int64_t& steps : trained_) ++steps;
-    quorum_.poll();
-    const std::int64_t own = info_.step;
-    if (ends_steps(step_of(next_) - own)) info_.step = step_of(next_);
-    Averages::backward_done();  // which takes the outer step, if there is one
-    if (info_.step != step_of(next_)) return;
-    go_on();
-    while (ends_steps(step_of(next_) - info_.step)) {
-      info_.step = step_of(next_);
-      meet_buckets();
-      go_on();
-    }
-    left_out_ += info_.step - own;
+    if (ended_ > 0.0) quorum_.add_inner_step(quorum_.now() - ended_);
+    take_outer_steps();
+    ended_ = quorum_.now();
   }
   void finish() override {
     Averages::finish();
     outer_.join();
     quorum_.pause(info_.step);
+    ended_ = 0.0;  // what comes before the next step is no training
     if (!carries_) return;
     on_update_stream(site_.backend, [&] {
       site_.backend.copy_from_host(carried_weights_.data(), state(0, kCarriedWeights));
@@ -134,7 +123,24 @@ class QuorumDiLoCo final : public Averages {
   bool ends_steps(std::int64_t left) const {
     if (left == 0 || quorum_.decided()) return true;
     return quorum_.formed() &&
-           2.0 * static_cast<double>(left) * quorum_.inner_step() > quorum_.grace_left();
+           2.0 * static_cast<double>(left) * quorum_.pace() > quorum_.grace_left();
+  }
+
+  /// After an inner step: the outer step, if there is one, and those that others have taken since.
+  void take_outer_steps() {
+    for (std::int64_t& steps : trained_) ++steps;
+    quorum_.poll();
+    const std::int64_t own = info_.step;
+    if (ends_steps(step_of(next_) - own)) info_.step = step_of(next_);
+    Averages::backward_done();  // which takes the outer step, if there is one
+    if (info_.step != step_of(next_)) return;
+    go_on();
+    while (ends_steps(step_of(next_) - info_.step)) {
+      info_.step = step_of(next_);
+      meet_buckets();
+      go_on();
+    }
+    left_out_ += info_.step - own;
   }
 
   /// Takes part in the outer step, or hears that it was taken without this rank.
@@ -218,7 +224,7 @@ class QuorumDiLoCo final : public Averages {
   std::vector<Meeting> meetings_;
   std::int64_t left_out_ = 0;
   bool stop_ = false;
-  double began_ = 0.0;
+  double ended_ = 0.0;  ///< when the last step ended, its outer steps included; 0: unknown
 };
 
 }  // namespace

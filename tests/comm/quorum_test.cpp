@@ -293,6 +293,22 @@ struct QuorumRun {
     }
     return count;
   }
+  /// Outer steps in which a rank took part that had trained less than the period.
+  int ended_early(int period) const {
+    int count = 0;
+    for (std::size_t r = 0; r < events.size(); ++r) {
+      int trained = 0;
+      for (const QuorumEvent& event : events[r]) {
+        ++trained;
+        if (event.step) continue;
+        const auto& in = event.participants;
+        if (trained - 1 < period && std::count(in.begin(), in.end(), static_cast<int>(r)) > 0)
+          ++count;
+        trained = 0;
+      }
+    }
+    return count;
+  }
 };
 
 /// `before_step`: called with rank and step before each step that a rank takes.
@@ -462,7 +478,7 @@ TEST_CASE("comm/quorum: with all ranks in every outer step the run is DiLoCo's")
 }
 
 TEST_CASE("comm/quorum: ranks that come late, whenever they do, follow the formulas") {
-  int late = 0, turn = 0, differ = 0;
+  int late = 0, early = 0, turn = 0, differ = 0;
   for (const bool carry : {false, true}) {
     for (const int grace_ms : {0, 1, 20}) {
       for (const int n : {3, 4}) {
@@ -482,11 +498,13 @@ TEST_CASE("comm/quorum: ranks that come late, whenever they do, follow the formu
         check_agreed(run);
         CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) < 1e-11);
         late += run.left_out();
+        early += run.ended_early(6);
         differ += farthest_of_ranks(run.x, replay_quorum(job, run, !carry)) > 1e-6 ? 1 : 0;
       }
     }
   }
   CHECK(late > 0);
+  CHECK(early > 0);
   CHECK(differ > 0);  // so that the comparison can fail
 }
 
