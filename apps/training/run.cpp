@@ -256,6 +256,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
 
 /// Builds the configured transport on top of the one for plain messages. Collective.
 std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
+                                            const std::vector<Parameter*>& parameters,
                                             std::unique_ptr<Transport> messages, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
   on_all_ranks(*messages, [&] {
@@ -272,7 +273,12 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
   const bool own_cores =
       cores_of_rank(messages->world().local_size()) >= compute_threads(config.device, *messages);
   std::unique_ptr<Transport> made = config.sync.transport.make(
-      std::move(messages), {backend, config.sync.timeout_s, config.sync.max_ctas, own_cores});
+      std::move(messages),
+      {.backend = backend,
+       .timeout_seconds = config.sync.timeout_s,
+       .max_ctas = config.sync.max_ctas,
+       .own_cores = own_cores,
+       .identity = identity_of(config.resolved, contents_of(config.data.info), parameters)});
   if (!made)
     fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
          transports().whose(config.sync.transport.name));
@@ -358,7 +364,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   }
   if (session && config.state.elastic.survive && options.evaluate.empty())
     enable_survival(config, *backend, *transport, *session);
-  transport = choose_transport(config, std::move(transport), *backend);
+  transport = choose_transport(config, trace.ready_order, std::move(transport), *backend);
   if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
   if (config.data.cache)

@@ -10,8 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/inference/version.h"
+#include "apps/training/output/version.h"
 #include "apps/training/state/data_contents.h"
 #include "comm/agreement.h"
+#include "core/checksum.h"
 #include "core/host.h"
 
 namespace starling {
@@ -19,12 +22,32 @@ namespace {
 
 /// Keys that may differ between hosts: they say where things lie and what computes, not what.
 bool own_to_a_host(const std::string& path) {
-  constexpr std::string_view kKeys[] = {"data.path",  "data.threads", "device",
-                                        "plugins",    "threads",      "tensorboard",
-                                        "prometheus", "trace",        "init"};
+  constexpr std::string_view kKeys[] = {"data.path",
+                                        "data.threads",
+                                        "device",
+                                        "plugins",
+                                        "threads",
+                                        "tensorboard",
+                                        "prometheus",
+                                        "trace",
+                                        "init",
+                                        "sync.transport.interface",
+                                        "sync.transport.secret"};
   return std::any_of(std::begin(kKeys), std::end(kKeys), [&](std::string_view key) {
     return path.starts_with(key) && (path.size() == key.size() || path[key.size()] == '.');
   });
+}
+
+/// By path, all that must be the same on every host.
+nlohmann::json common_keys(const nlohmann::json& resolved) {
+  nlohmann::json common = nlohmann::json::object();
+  const nlohmann::json flat = resolved.flatten();
+  for (const auto& [place, value] : flat.items()) {
+    std::string path = place.substr(1);
+    std::replace(path.begin(), path.end(), '/', '.');
+    if (!own_to_a_host(path)) common[path] = value;
+  }
+  return common;
 }
 
 /// The text of a path, behind a host's name.
@@ -58,14 +81,7 @@ void agree_on_build(World& world, const std::string& report) {
 }
 
 void agree_on_config(World& world, const nlohmann::json& resolved) {
-  nlohmann::json mine = nlohmann::json::object();
-  const nlohmann::json flat = resolved.flatten();
-  for (const auto& [place, value] : flat.items()) {
-    std::string path = place.substr(1);
-    std::replace(path.begin(), path.end(), '/', '.');
-    if (!own_to_a_host(path)) mine[path] = value;
-  }
-  const auto found = find_disagreement(world, mine.dump());
+  const auto found = find_disagreement(world, common_keys(resolved).dump());
   if (!found) return;
   std::vector<std::string> hosts = world.all_gather(host_name());
   const auto first = nlohmann::json::parse(found->first),
@@ -106,6 +122,19 @@ void agree_on_data(World& world, const std::string& contents, const std::string&
                     "{}{}) has {}; needed: the same files on every host",
                     rank, hosts[rank], paths[rank], difference.mine, hosts[0], paths[0],
                     difference.other);
+}
+
+std::map<std::string, std::string> identity_of(const nlohmann::json& resolved,
+                                               const std::string& contents,
+                                               const std::vector<Parameter*>& parameters) {
+  std::string model;
+  for (const Parameter* one : parameters)
+    model += fmt::format("{} {}\n", one->name, one->shape.text());
+  return {{"version", version_text()},
+          {"build", checksum(version_report())},
+          {"config", checksum(common_keys(resolved).dump())},
+          {"data", checksum(contents)},
+          {"model", checksum(model)}};
 }
 
 }  // namespace starling

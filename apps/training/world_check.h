@@ -1,9 +1,12 @@
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "comm/world.h"
+#include "core/parameter.h"
 
 namespace starling {
 
@@ -18,5 +21,11 @@ void agree_on_config(World& world, const nlohmann::json& resolved);
 /// The same for the contents of the open data set (contents_of()). `path` may differ between hosts,
 /// and is given in the error. Collective.
 void agree_on_data(World& world, const std::string& contents, const std::string& path);
+
+/// What these checks compare, and the model's parameters, as short texts by name: for transports
+/// whose connections check it again (TransportSite::identity). `contents`: of the open data set.
+std::map<std::string, std::string> identity_of(const nlohmann::json& resolved,
+                                               const std::string& contents,
+                                               const std::vector<Parameter*>& parameters);
 
 }  // namespace starling

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -25,6 +26,8 @@ struct TransportSite {
   int max_ctas = 0;        ///< see NcclSettings
   bool own_cores = false;  ///< ranks of this host do not share cores, so that waits may poll
   NcclOpener open_nccl = starling::open_nccl;
+  /// What all ranks have alike, by name, for transports that make connections of their own
+  std::map<std::string, std::string> identity = {};
 };
 
 /// The properties of a transport, known before ranks are connected, and how to make it. Members

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -181,49 +182,87 @@ TEST_CASE("comm/zeromq: a message of another length is refused, small or large")
   }
 }
 
-TEST_CASE("comm/zeromq: processes without the secret, and messages of no rank, change nothing") {
+TEST_CASE("comm/zeromq: strangers are refused in one line or not heard, and the job goes on") {
   const Folder folder;
   const detail::Keys right(detail::parse_secret(std::string(64, '1'), "")),
       wrong(detail::parse_secret(std::string(64, '2'), ""));
-  const std::string secret = secret_file(folder, "secret", std::string(64, '1'));
-  const int port = 30'000 + static_cast<int>(::getpid() % 20'000);
-  run_zeromq(2, 20.0, {{.port = port, .secret = secret}}, [&](Transport& t, Backend& backend) {
+  const ZeroMqSettings settings{
+      .port = 30'000 + static_cast<int>(::getpid() % 20'000),
+      .secret = secret_file(folder, "secret", std::string(64, '1')),
+      .identity = {{"config", "abc"}, {"version", "1.0"}},
+  };
+  const auto frame = [](Frame::Kind kind) {
+    const detail::FrameBytes bytes = encode(Frame{.kind = kind});
+    return std::string(bytes.data(), bytes.size());
+  };
+  struct Row {
+    std::string hello, answer;  ///< none: it is not answered
+  };
+  const auto other = [&](const std::string& key) {
+    Hello hello{.job = "another", .identity = settings.identity};
+    if (!key.empty()) hello.identity[key] = "def";
+    return hello;
+  };
+  Hello lacks = other("");
+  lacks.identity.erase("version");
+  const std::vector<Row> rows = {
+      {"noise", ""},
+      {std::string(100'000, 'x'), ""},
+      {encode(Hello{.protocol = 2}), "it speaks version 2 of the protocol, this job version 1"},
+      {encode(other("config")), "its config is def, this job's is abc"},
+      {encode(other("version")), "its version is def, this job's is 1.0"},
+      {encode(lacks), "it does not tell its version"},
+      {encode(other("")), "it is a rank of another job"},
+  };
+  const std::vector<std::function<void(detail::Socket&)>> ways = {
+      [](detail::Socket&) {},                            // not encrypted
+      [&](detail::Socket& one) { wrong.connect(one); },  // with another secret
+      [&](detail::Socket& one) {                         // with the public key alone
+        std::array<char, 41> server{}, own{}, secret{};
+        zmq_z85_encode(server.data(), right.public_key.data(), right.public_key.size());
+        zmq_curve_keypair(own.data(), secret.data());
+        one.set(ZMQ_CURVE_SERVERKEY, server.data());
+        one.set(ZMQ_CURVE_PUBLICKEY, own.data());
+        one.set(ZMQ_CURVE_SECRETKEY, secret.data());
+      },
+      [&](detail::Socket& one) { right.connect(one); }};
+  run_zeromq(2, 20.0, {settings}, [&](Transport& t, Backend& backend) {
     const auto exchanged = [&] {
       const Tensor own = filled_with(backend, 100'000, t.rank()),
                    came = filled_with(backend, 100'000, 9.0);
       t.wait(t.start_exchange(with_other(t), own, {came}, {0, 0, 0}));
       return numbers(came)[99'999] == 1 - t.rank();
     };
-    CHECK(exchanged());
     detail::Context context;
     std::vector<detail::Socket> strangers;
-    const auto stranger = [&](const detail::Keys* keys) -> detail::Socket& {
-      detail::Socket& made = strangers.emplace_back(context, ZMQ_DEALER);
-      if (keys) keys->connect(made);
-      const std::string endpoint = fmt::format("tcp://127.0.0.1:{}", port + 1);
-      detail::zmq_check(zmq_connect(made.get(), endpoint.c_str()), "zmq_connect");
-      return made;
-    };
-    const auto frame = [](Frame::Kind kind) {
-      const detail::FrameBytes bytes = encode(Frame{.kind = kind});
-      return std::string(bytes.data(), bytes.size());
-    };
-    for (const detail::Keys* keys : {static_cast<const detail::Keys*>(nullptr), &wrong, &right}) {
-      if (t.rank() != 0) continue;
-      stranger(keys).send("noise");
-      stranger(keys).send(frame(Frame::Kind::kBye));
-      for (const std::string& hello :
-           {std::string("noise"), encode(Hello{.job = "another", .rank = 0}),
-            encode(Hello{.protocol = 2}), std::string(100'000, 'x')}) {
-        detail::Socket& one = stranger(keys);
-        one.send(frame(Frame::Kind::kHello), true);
-        one.send(hello);
+    for (const auto& way : ways) {
+      for (std::size_t k = 0; t.rank() == 0 && k < rows.size(); ++k) {
+        detail::Socket& one = strangers.emplace_back(context, ZMQ_DEALER);
+        way(one);
+        const std::string endpoint = fmt::format("tcp://127.0.0.1:{}", settings.port + 1);
+        detail::zmq_check(zmq_connect(one.get(), endpoint.c_str()), "zmq_connect");
+        one.send("noise");
         one.send(frame(Frame::Kind::kBye));
+        one.send(frame(Frame::Kind::kHello), true);
+        one.send(rows[k].hello);
+        one.send(frame(Frame::Kind::kData), true);
+        one.send("x");
       }
     }
-    for (int i = 0; i < 30; ++i) {
+    std::vector<std::string> answers(strangers.size());
+    for (int i = 0; i < 40; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       CHECK(exchanged());
+      for (std::size_t k = 0; k < strangers.size(); ++k) {
+        if (const auto came = strangers[k].receive())
+          answers[k] += std::string(came->back().text());
+      }
+    }
+    for (std::size_t k = 0; k < answers.size(); ++k) {
+      CAPTURE(k);
+      const std::string expected = k < 3 * rows.size() ? "" : rows[k - 3 * rows.size()].answer;
+      CHECK(answers[k].empty() == expected.empty());
+      CHECK(contains(answers[k], expected));
     }
   });
 }
