@@ -379,6 +379,7 @@ void Trainer::issue_step() {
   const RunLength::Place place = length_.place(step_);
   const std::int64_t epoch_now = place.epoch;
   if (std::exchange(left_out_, false)) {
+    losses_.drain();  // it numbers steps in a row
     size_loader(epoch_now);
     loader_->start(epoch_now, place.update * config_.length.accumulate);
     loader_epoch_ = epoch_now;

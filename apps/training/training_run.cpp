@@ -34,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 enum Field : std::size_t {
   kLossSum,
   kLossCount,
+  kSteps,  // that the rank trained: fewer than others where it left some out
   kSeconds,
   kWait,
   kDataWait,
@@ -222,6 +223,7 @@ void TrainingRun::post_metrics() {
   double* mine = values.data() + kFields * static_cast<std::size_t>(transport_.rank());
   mine[kLossSum] = std::isfinite(losses().sum()) ? losses().sum() : 0.0;
   mine[kLossCount] = static_cast<double>(losses().count());
+  mine[kSteps] = static_cast<double>(line_steps_);
   mine[kSeconds] = line_seconds_;
   mine[kWait] = wait_seconds_;
   mine[kDataWait] = data_wait_seconds_;
@@ -237,7 +239,7 @@ void TrainingRun::post_metrics() {
   line.epoch = trainer_.epoch();
   line.lr = trainer_.lr();
   line.bytes_sent = trainer_.bytes_sent();
-  posted_.push_back({std::move(sum), std::move(line), std::max<std::int64_t>(line_steps_, 1)});
+  posted_.push_back({std::move(sum), std::move(line)});
   losses().reset();
   line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;
   line_steps_ = 0;
@@ -265,8 +267,8 @@ void TrainingRun::emit_metrics() {
   MetricsLine& line = posted.line;
   const std::vector<double> values = posted.sum->take();
   unused_sum_ = std::move(posted.sum);
-  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0,
-         diverged = -1.0, overflowed = -1.0;
+  double loss_sum = 0.0, loss_count = 0.0, all_steps = 0.0, steps = 1.0, seconds = 0.0, wait = 0.0,
+         data_wait = 0.0, diverged = -1.0, overflowed = -1.0;
   double slowest = -1.0, fastest = std::numeric_limits<double>::infinity();
   double norms = 0.0, largest_norm = 0.0;
   bool norms_known = true;
@@ -275,19 +277,22 @@ void TrainingRun::emit_metrics() {
     const double* field = values.data() + kFields * rank;
     loss_sum += field[kLossSum];
     loss_count += field[kLossCount];
+    all_steps += field[kSteps];
+    steps = std::max(steps, field[kSteps]);
     seconds = std::max(seconds, field[kSeconds]);
     wait = std::max(wait, field[kWait]);
     if (transport_.size() > 1 && transport_.size() <= kMostRanksNamed)
-      line.rank_wait_ms.push_back(1e3 * field[kWait] / static_cast<double>(posted.steps));
+      line.rank_wait_ms.push_back(1e3 * field[kWait] / std::max(field[kSteps], 1.0));
     data_wait = std::max(data_wait, field[kDataWait]);
     norms_known = norms_known && field[kGradientNorm] >= 0.0;
     norms += field[kGradientNorm];
     largest_norm = std::max(largest_norm, field[kGradientNorm]);
-    const double own = std::max(field[kSeconds] - field[kWait], 0.0);
-    if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
-    slowest = std::max(slowest, own);
-    // A rank that left all of these steps out has no pace.
-    if (field[kLossCount] > 0.0) fastest = std::min(fastest, own);
+    if (field[kSteps] > 0.0) {
+      const double own = 1e3 * std::max(field[kSeconds] - field[kWait], 0.0) / field[kSteps];
+      if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
+      slowest = std::max(slowest, own);
+      fastest = std::min(fastest, own);
+    }
     if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged))
       diverged = field[kDivergedStep];
     if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed))
@@ -295,7 +300,6 @@ void TrainingRun::emit_metrics() {
   }
   if (diverged >= 0 || overflowed >= 0)
     report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
-  const auto steps = static_cast<double>(posted.steps);
   line.loss = loss_sum / std::max(loss_count, 1.0);
   if (norms_known) {
     line.grad_norm = norms / transport_.size();
@@ -304,15 +308,14 @@ void TrainingRun::emit_metrics() {
   line.step_ms = 1e3 * seconds / steps;
   line.wait_ms = 1e3 * wait / steps;
   line.data_wait_ms = 1e3 * data_wait / steps;
-  if (transport_.size() > 1) {
+  if (transport_.size() > 1 && slowest >= 0.0) {
     line.slowest_rank = slowest_rank;
-    line.slowest_rank_ms = 1e3 * slowest / steps;
-    line.fastest_rank_ms = 1e3 * fastest / steps;
+    line.slowest_rank_ms = slowest;
+    line.fastest_rank_ms = fastest;
   }
-  line.samples_per_second = steps *
-                            static_cast<double>(config_.length.batch_size *
-                                                config_.length.accumulate * transport_.size()) /
-                            std::max(seconds, 1e-9);
+  line.samples_per_second =
+      all_steps * static_cast<double>(config_.length.batch_size * config_.length.accumulate) /
+      std::max(seconds, 1e-9);
   token_rates_.add_to(line);
   line.core_wait = std::exchange(core_wait_, {}).share();
   if (writer_) writer_->write(line);

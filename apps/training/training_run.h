@@ -99,7 +99,6 @@ class TrainingRun {
   struct PostedLine {
     std::unique_ptr<AsyncSum> sum;
     MetricsLine line;
-    std::int64_t steps = 0;
   };
   std::deque<PostedLine> posted_;
   std::unique_ptr<AsyncSum> unused_sum_;
