@@ -31,7 +31,8 @@ for line in open(sys.argv[1] + "/metrics.jsonl"):
 begin still
 pid=$(cat still.pid.2)
 kill -STOP "$pid"
-sleep 2
+for _ in $(seq 600); do grep -q "rank 2 is left out" still.log && break; sleep 0.05; done
+sleep 0.5
 kill -CONT "$pid"
 wait "$job"
 status=$?
