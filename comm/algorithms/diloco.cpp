@@ -178,7 +178,9 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                     .least_ranks = {"quorum", quorum.ranks},
                     .host_messages = waits_for_some},
           .states = states,
-          .scratch = settings.delay > 0 ? 0 : 1,
+          .scratch = settings.delay > 0 ? 0
+                     : waits_for_some   ? 2
+                                        : 1,
           .messages = {.gathers = waits_for_some},
           .steps = {.keys = {{"period", settings.period}},
                     .asynchronous = waits_for_some,

@@ -297,8 +297,13 @@ void Quorum::tell_missing(const QuorumDecision& decision) {
       misses = 0;
       continue;
     }
-    if (++misses == 1)
-      log::warning("rank {} is left out of the outer step of update {}: it was late", j, step_ + 1);
+    ++misses;
+    if (!std::exchange(peer(j).told, true))
+      log::warning(
+          "rank {} is left out of the outer step of update {}, as it was late; metrics.jsonl has "
+          "the "
+          "participants of each",
+          j, step_ + 1);
     if (misses == kMissesBeforeUnawaited)
       log::warning(
           "rank {} was left out of {} outer steps running; it is not waited for until a "

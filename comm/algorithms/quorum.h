@@ -125,7 +125,8 @@ class Quorum {
     std::vector<std::vector<Tensor>> of_layout;  ///< where differences are received
     double heard_at = -1.0;                      ///< the last word or difference; negative: none
     bool paused = false;
-    int misses = 0;  ///< outer steps running without it; on rank 0
+    int misses = 0;     ///< outer steps running without it; on rank 0
+    bool told = false;  ///< that it was left out
   };
   /// A rank's answer in this outer step.
   struct Answer {
