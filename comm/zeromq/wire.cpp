@@ -39,6 +39,7 @@ constexpr auto kLookAfter = std::chrono::milliseconds(20);  // at connections
 /// time out says more.
 constexpr double kGoneSeconds = 1.0;
 constexpr double kMostConnectSeconds = 60.0;
+constexpr int kMostTaken = 64;          // messages, until operations have looked at them
 constexpr double kFailedSeconds = 0.3;  // from a failed connection to the error
 
 /// Whether a request has completed. Set by ZeroMQ's thread for a send without a copy.
@@ -525,7 +526,9 @@ Flag ZeroMqWire::receive(std::byte* data, std::size_t bytes, int from, MessageTa
 
 bool ZeroMqWire::poll() {
   bool any = false;
-  while (auto parts = in_.receive()) {
+  for (int taken = 0; taken < kMostTaken; ++taken) {
+    auto parts = in_.receive();
+    if (!parts) break;
     any = true;
     take(*parts);
   }

@@ -40,7 +40,7 @@ if command -v setpriv >/dev/null; then
 fi
 
 # the same bits as on one host
-for transport in auto mpi; do
+for transport in auto mpi zeromq; do
   check "2 hosts, 1 rank each, transport $transport" 0 "done" "$netlab" run 1 "$train" small.json --set sync.transport=$transport --output hosts-$transport
 done
 export doctor=$build/bin/starling-doctor
@@ -52,7 +52,9 @@ check "MTUs that differ" '0|2' '^warning +MTU +differs between hosts: 1400, 1500
 check "2 ranks on one host" 0 "done" ranks 2 "$train" small.json --output one
 verify "the same losses" same_losses one hosts-auto
 verify "the same model" same_model one/model.safetensors hosts-auto/model.safetensors
-verify "the same model over mpi" same_model one/model.safetensors hosts-mpi/model.safetensors
+for transport in mpi zeromq; do
+  verify "the same model over $transport" same_model one/model.safetensors hosts-$transport/model.safetensors
+done
 if nightly; then
 for topology in base-2 complete; do
   check "2 hosts, 2 ranks each, $topology" 0 "done" "$netlab" run 2 "$train" small.json --set sync.topology.type=$topology --output hosts-$topology
