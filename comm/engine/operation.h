@@ -65,6 +65,12 @@ class WireCall : public WireOperation {
   virtual const std::vector<std::byte>& bytes() const = 0;
 };
 
+/// Wire::make_call() by the wire's own messages, of this tag: for libraries without collective
+/// calls.
+std::shared_ptr<WireCall> make_message_call(Wire& wire, int tag, Wire::Call kind, std::string what,
+                                            std::vector<std::byte> mine,
+                                            const std::vector<int>& counts, int root);
+
 /// Sends one buffer to several ranks, and receives one from each of several.
 std::unique_ptr<WireOperation> make_neighbour_operation(Wire& wire, const Exchange& exchange,
                                                         const Tensor& send,

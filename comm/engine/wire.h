@@ -13,7 +13,8 @@
 
 // This folder: a Transport over any library that sends messages from rank to rank.
 // - wire: what such a library has to do; comm/mpi and comm/zeromq implement it
-// - operation, neighbour_operation, group_operation: an exchange as a state machine of requests
+// - operation, neighbour_operation, group_operation: an exchange as a state machine of requests;
+//   message_call: a collective call
 // - engine: the thread that makes progress; transport: the Transport and its control plane
 
 namespace starling::detail {

@@ -10,6 +10,7 @@
 // (CurveZMQ). Only files in it include zmq.h.
 // - transport: settings and plan; wire: ranks, connections and messages, for comm/engine
 // - sockets: ZeroMQ's calls; frames: the format of messages; secret: the secret that ranks share
+// - address: of a network interface
 // - no_zeromq: in place of the rest in a build without ZeroMQ
 
 namespace starling {

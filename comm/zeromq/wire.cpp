@@ -1,8 +1,4 @@
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +12,7 @@
 #include "comm/agreement.h"
 #include "comm/engine/operation.h"
 #include "comm/flight.h"
+#include "comm/zeromq/address.h"
 #include "comm/zeromq/frames.h"
 #include "comm/zeromq/sockets.h"
 #include "comm/zeromq/transport.h"
@@ -33,7 +30,6 @@ using Clock = RunningClock;
 /// Larger messages are sent when the receiver has memory for them, so that a rank that is behind
 /// does not have to keep what others send.
 constexpr std::size_t kAtOnceBytes = 64 << 10;
-constexpr std::size_t kCallPieceBytes = 16u << 20;
 constexpr auto kLookAfter = std::chrono::milliseconds(20);  // at connections
 /// After a connection has closed: its last messages may still come, and a wait that is about to
 /// time out says more.
@@ -184,115 +180,6 @@ class ZeroMqRequests final : public RequestSet {
   ZeroMqWire& wire_;
   std::vector<Flag> flags_;
 };
-
-/// Every rank sends to every other one what that needs: calls are small.
-class ZeroMqCall final : public WireCall {
- public:
-  ZeroMqCall(ZeroMqWire& wire, int tag, Wire::Call kind, std::string what,
-             std::vector<std::byte> mine, const std::vector<int>& counts, int root)
-      : WireCall(std::move(what), partners_of(nullptr, wire.size(), wire.rank())),
-        rank_(wire.rank()),
-        requests_(wire),
-        tag_(tag),
-        kind_(kind),
-        mine_(std::move(mine)),
-        offsets_{0},
-        root_(root) {
-    for (const int count : counts)
-      offsets_.push_back(offsets_.back() + static_cast<std::size_t>(count));
-    all_.resize(kind == Wire::Call::kBarrier ? static_cast<std::size_t>(wire.size())
-                                             : offsets_.back());
-  }
-  const std::vector<std::byte>& bytes() const override {
-    return kind_ == Wire::Call::kGather ? all_ : mine_;
-  }
-  std::vector<int> missing() const override { return requests_.peers(); }
-
-  bool advance() override {
-    bool moved = false;
-    if (!std::exchange(posted_, true)) {
-      post();
-      moved = true;
-    }
-    if (requests_.test([](int) {}) > 0) moved = true;
-    if (requests_.empty()) finish();
-    return moved;
-  }
-
- private:
-  void post() {
-    const std::byte sign{};
-    switch (kind_) {
-      case Wire::Call::kBarrier:
-        for (const int peer : partners()) {
-          receive(&all_[static_cast<std::size_t>(peer)], 1, peer);
-          send(&sign, 1, peer);
-        }
-        break;
-      case Wire::Call::kGather:
-        for (const int peer : partners()) {
-          const auto k = static_cast<std::size_t>(peer);
-          receive(all_.data() + offsets_[k], offsets_[k + 1] - offsets_[k], peer);
-          send(mine_.data(), mine_.size(), peer);
-        }
-        std::copy(
-            mine_.begin(), mine_.end(),
-            all_.begin() + static_cast<std::ptrdiff_t>(offsets_[static_cast<std::size_t>(rank_)]));
-        break;
-      case Wire::Call::kBroadcast:
-        if (rank_ != root_) {
-          receive(mine_.data(), mine_.size(), root_);
-        } else {
-          for (const int peer : partners()) send(mine_.data(), mine_.size(), peer);
-        }
-        break;
-    }
-  }
-  void send(const std::byte* data, std::size_t bytes, int peer) {
-    for (std::size_t at = 0; at < bytes; at += kCallPieceBytes)
-      requests_.send(data + at, std::min(kCallPieceBytes, bytes - at), peer, {tag_, at}, 0);
-  }
-  void receive(std::byte* data, std::size_t bytes, int peer) {
-    for (std::size_t at = 0; at < bytes; at += kCallPieceBytes)
-      requests_.receive(data + at, std::min(kCallPieceBytes, bytes - at), peer, {tag_, at}, 0);
-  }
-
-  int rank_;
-  ZeroMqRequests requests_;
-  int tag_;
-  Wire::Call kind_;
-  std::vector<std::byte> mine_, all_;
-  std::vector<std::size_t> offsets_;
-  int root_;
-  bool posted_ = false;
-};
-
-/// The IPv4 address of the interface of this name, or of the first one that others may reach.
-std::string address_of(const std::string& interface) {
-  ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) all = nullptr;
-  std::string found, names;
-  for (const ifaddrs* one = all; one; one = one->ifa_next) {
-    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET || !(one->ifa_flags & IFF_UP))
-      continue;
-    const std::string name = one->ifa_name;
-    names += (names.empty() ? "" : ", ") + name;
-    const bool container = name.starts_with("docker") || name.starts_with("br-") ||
-                           name.starts_with("virbr") || name.starts_with("cni");
-    const bool suits =
-        interface.empty() ? !(one->ifa_flags & IFF_LOOPBACK) && !container : name == interface;
-    char text[INET_ADDRSTRLEN] = {};
-    const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
-    if (found.empty() && suits && ::inet_ntop(AF_INET, &address->sin_addr, text, sizeof text))
-      found = text;
-  }
-  if (all) ::freeifaddrs(all);
-  if (found.empty())
-    fail(ExitCode::kUsage, "config", {.key = "sync.transport.interface"},
-         "host {} has no interface {}with an IPv4 address; there are: {}", host_name(),
-         interface.empty() ? "to other hosts " : "'" + interface + "' ", names);
-  return found;
-}
 
 /// Bytes of the first rank, on all.
 std::string from_first(World& world, const std::string& mine) {
@@ -449,8 +336,7 @@ std::shared_ptr<WireCall> ZeroMqWire::make_call(Call kind, std::string what,
                                                 std::vector<std::byte> mine,
                                                 std::vector<int> counts, int root) {
   const int tag = kMostTag / 2 + calls_++ % (kMostTag / 2);
-  return std::make_shared<ZeroMqCall>(*this, tag, kind, std::move(what), std::move(mine), counts,
-                                      root);
+  return make_message_call(*this, tag, kind, std::move(what), std::move(mine), counts, root);
 }
 
 AwaitedRank ZeroMqWire::known_of(int rank) const {
