@@ -10,7 +10,7 @@
 #include "core/operations/convolutions.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/cuda/libraries/cudnn_finish.h"
-#include "tests/cudnn/stand_in.h"
+#include "tests/cudnn/library.h"
 
 // The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is
 // refused, which plan is kept), with plans that the CPU backend runs.

@@ -4,7 +4,7 @@
 
 #include "core/operations/convolutions.h"
 #include "kernels/cuda/libraries/cudnn.h"
-#include "tests/cudnn/stand_in.h"
+#include "tests/cudnn/library.h"
 
 // Which graphs are planned, and how many engines are tried.
 namespace starling::testing {

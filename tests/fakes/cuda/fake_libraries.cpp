@@ -3,9 +3,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -19,8 +17,9 @@
 #include "kernels/cuda/device/map_arguments.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/open_backend.h"
+#include "tests/fakes/cuda/fake_cudnn.h"
 #include "tests/fakes/cuda/graph_on_cpu.h"
-#include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/cuda/shim.h"
 
 namespace starling::cuda {
 namespace shim {
@@ -34,61 +33,6 @@ bool has_libraries() {
   const char* on = std::getenv("STARLING_SHIM_CUDNN");
   return on && std::string_view(on) == "1";
 }
-
-/// Work of a library: one item of the stream's, done now or, in a capture, at each launch.
-template <class Work>
-void issue(StreamHandle stream, const char* label, const Work& work) {
-  note_launch(stream, label);
-  if (captures(stream)) {
-    keep_work(stream, work);
-  } else {
-    work();
-  }
-}
-
-constexpr int kEngines = 3;
-
-class FakePlan final : public GraphPlan {
- public:
-  FakePlan(const GraphSpec& spec, std::shared_ptr<Backend> cpu)
-      : spec_(spec), cpu_(std::move(cpu)) {}
-
-  int candidates() const override { return kEngines; }
-  std::string name(int candidate) const override { return "stand-in " + std::to_string(candidate); }
-  bool finalise(int, std::string&) override { return true; }
-  std::size_t workspace(int) const override { return kWorkspace; }
-
-  void run(int, const Bindings& bindings, void* workspace, StreamHandle stream) override {
-    issue(stream, "cudnn convolution", [spec = spec_, bindings, workspace, cpu = cpu_] {
-      std::memset(workspace, 0xff, kWorkspace);
-      carry_out(spec, bindings, *cpu);
-    });
-  }
-
-  double milliseconds(StreamHandle stream, const std::function<void()>& work) override {
-    host_wait_stream(stream);  // which a capture refuses, as it does on a GPU
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-        .count();
-  }
-
- private:
-  static constexpr std::size_t kWorkspace = 4096;
-  GraphSpec spec_;
-  std::shared_ptr<Backend> cpu_;
-};
-
-class FakeGraphs final : public GraphMaker {
- public:
-  std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules&, std::string&) override {
-    return std::make_unique<FakePlan>(spec, cpu_);
-  }
-  std::string version() const override { return "a stand-in for cuDNN"; }
-
- private:
-  std::shared_ptr<Backend> cpu_ = open_backend(DeviceType::kCpu, 1);
-};
 
 /// A tensor on memory that its owner keeps alive.
 Tensor borrowed(Backend& cpu, const Tensor& from) {
@@ -113,7 +57,8 @@ class FakeBlas final : public Blas {
     for (View* view : {&product.a, &product.b, &product.c})
       *view = view->of(borrowed(*cpu_, view->tensor()));
     product.bias = borrowed(*cpu_, product.bias);
-    issue(stream, "cublaslt product", [product, cpu = cpu_] { multiply(product, *cpu); });
+    launch_alone(
+        stream, [product, cpu = cpu_] { multiply(product, *cpu); }, "cublaslt product");
     return true;
   }
   std::string version() const override { return "a stand-in for cuBLASLt"; }
@@ -131,7 +76,8 @@ class FakeCompiler final : public Compiler {
     Function& kernel = kernels[key];
     if (!kernel && !capturing) kernel = compile(text());
     if (!kernel) return false;
-    issue(stream, "compiled map", [kernel, blocks, arguments] { kernel(blocks, arguments); });
+    launch_alone(
+        stream, [kernel, blocks, arguments] { kernel(blocks, arguments); }, "compiled map");
     return true;
   }
 
