@@ -38,16 +38,6 @@ constexpr std::chrono::microseconds kUploadPoll{100};
 /// First warning about a late batch; the interval doubles after each.
 constexpr std::chrono::seconds kLateWarning{10};
 
-EpochInputs inputs_of(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
-  return {.seed = settings.seed,
-          .epoch = epoch,
-          .shuffle = settings.shuffle,
-          .samples = samples,
-          .batch_size = settings.batch_size,
-          .rank = settings.rank,
-          .ranks = settings.ranks};
-}
-
 std::shared_ptr<const Sampler> sampler_of(const LoaderSettings& settings) {
   return settings.sampler ? settings.sampler : make_shuffle_sampler();
 }
@@ -163,8 +153,13 @@ struct Loader::State {
     const bool partitioned = !shares.empty();
     std::vector<std::int64_t> remaining;  // if other ranks began the epoch
     const auto inputs_of_rank = [&](int rank) {
-      EpochInputs inputs = inputs_of(samples, settings, epoch);
-      inputs.rank = rank;
+      EpochInputs inputs{.seed = settings.seed,
+                         .epoch = epoch,
+                         .shuffle = settings.shuffle,
+                         .samples = samples,
+                         .batch_size = settings.batch_size,
+                         .rank = rank,
+                         .ranks = settings.ranks};
       if (partitioned) inputs.share = shares[static_cast<std::size_t>(rank)];
       inputs.left = remaining;
       return inputs;
@@ -222,8 +217,8 @@ struct Loader::State {
     while (!maker->writable(slot)) {
       if (RunningClock::now() > limit) {
         fail(ExitCode::kLost, "loader",
-             "the device has not copied an earlier batch within {} s, whose host memory batch {} "
-             "of epoch {} was to take; it is stuck in a step before",
+             "the device has not copied an earlier batch within {} s, whose host memory batch "
+             "{} of epoch {} needs; an earlier step is stuck",
              kUploadLimit.count(), position.batch, position.epoch);
       }
       std::unique_lock lock(mutex);
@@ -357,7 +352,7 @@ double Loader::take_wait_seconds() { return std::exchange(state_->wait_seconds, 
 
 const Batch& Loader::make() {
   State& state = *state_;
-  require(state.current != kSlots, "loader", "a batch was to be made before the first was taken");
+  require(state.current != kSlots, "loader", "make() was called before the first advance()");
   state.maker->make(state.slots[state.current]);
   return state.slots[state.current].batch;
 }
@@ -489,11 +484,6 @@ const Batch& EvaluationLoader::shown(std::size_t view) {
   require(state_->count > 0 && view < state_->views.size(), "loader", "view {} of {} was asked for",
           view, state_->views.size());
   return state_->make(view);
-}
-
-std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings,
-                                        std::int64_t epoch) {
-  return sampler_of(settings)->epoch(inputs_of(samples, settings, epoch));
 }
 
 }  // namespace starling

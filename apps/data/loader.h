@@ -101,9 +101,4 @@ class EvaluationLoader {
   std::unique_ptr<State> state_;
 };
 
-/// This rank's samples of an epoch in order, without data.partition. With `shuffle`: positions
-/// rank, rank + ranks, … of the epoch's permutation, floor(samples / ranks) of them.
-std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings,
-                                        std::int64_t epoch);
-
 }  // namespace starling

@@ -1,6 +1,5 @@
 #include "comm/transports/plan.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
@@ -30,7 +29,7 @@ constexpr Builtin kBuiltin[] = {
     {"direct",
      true,
      {Use::kWherePossible, Use::kRequired},
-     "ranks of one host read each other's parameters where they lie"},
+     "ranks of one host read each other's parameters in shared memory"},
     {"mpi", true, {Use::kNever, Use::kNever}, "messages; between GPUs through host memory"},
     {"nccl", false, {Use::kRequired, Use::kNever}, "GPUs send to each other"},
     {"staged", false, {Use::kNever, Use::kNever}, "between GPUs through host memory"},
@@ -76,13 +75,6 @@ TransportPlan read_transport(ConfigSection& section) {
     section.error("type", "{} gives a plan without `make`, so nothing can be made of it",
                   transports().whose(type));
   return plan;
-}
-
-TransportPlan transport_of(const nlohmann::json& value) {
-  const nlohmann::json config{{"sync", {{"transport", value}}}};
-  ConfigSection section =
-      ConfigSection(config, "config").section("sync", "").section("transport", "", "type");
-  return read_transport(section);
 }
 
 std::string transports_between_cpus() {

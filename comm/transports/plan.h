@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "comm/nccl/nccl.h"
@@ -53,8 +52,6 @@ using TransportRegistry = Registry<TransportPlan, ConfigSection&>;
 TransportRegistry& transports();
 /// Reads `type` and the type's keys.
 TransportPlan read_transport(ConfigSection& section);
-/// Reads a value of `sync.transport`: an object or a type.
-TransportPlan transport_of(const nlohmann::json& value);
 /// "auto, direct or mpi": those between CPUs.
 std::string transports_between_cpus();
 

@@ -12,6 +12,7 @@
 #include "apps/data/partition.h"
 #include "core/philox.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/epoch_samples.h"
 
 using namespace starling;
 using namespace starling::test;

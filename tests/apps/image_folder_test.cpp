@@ -16,6 +16,7 @@
 #include "apps/data/picture_index.h"
 #include "apps/data/workers.h"
 #include "apps/pictures/picture.h"
+#include "tests/apps/epoch_samples.h"
 #include "tests/apps/picture_tree.h"
 
 // Folders of pictures, made of the golden ones.

@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "layers/functions.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/epoch_samples.h"
 
 namespace starling::mixing_tests {
 

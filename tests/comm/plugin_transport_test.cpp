@@ -10,6 +10,7 @@
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/transport_of.h"
 
 // A transport of one's own, as a plug-in makes it.
 

@@ -10,6 +10,7 @@
 #include "tests/cuda/nccl_world.h"
 #include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
+#include "tests/support/transport_of.h"
 
 // Which transport the trainer takes between GPUs.
 namespace starling::tests {

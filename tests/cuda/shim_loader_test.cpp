@@ -19,6 +19,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/staging.h"
+#include "tests/apps/epoch_samples.h"
 #include "tests/apps/picture_tree.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/held_device.h"

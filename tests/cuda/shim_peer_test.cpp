@@ -25,6 +25,7 @@
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/soon.h"
 #include "tests/support/topologies.h"
+#include "tests/support/transport_of.h"
 
 // Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is
 // learned, what is asked of the device in which order, and what happens when something is refused
