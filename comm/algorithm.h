@@ -129,9 +129,9 @@ class Algorithm {
   virtual Tensor control() const { return {}; }
   /// Weight of this rank's parameters in the mean model, Σ weight_i · x_i / n. Weights sum to n.
   virtual double mean_weight() const { return 1.0; }
-  /// The number of steps after which the device's work repeats, so that graphs of so many steps can
-  /// be replayed: the common period of algorithm, topology, rule and buffers. 0 if it never repeats
-  /// or involves the host, with the reason in `why`.
+  /// The number of steps after which the device's work repeats, so that graphs of this many steps
+  /// can be replayed: the common period of algorithm, topology, rule and buffers. 0 if it never
+  /// repeats or involves the host, with the reason in `why`.
   std::int64_t graph_period(std::string& why) const;
   /// Seconds this rank has waited for exchanges since the last call.
   virtual double take_wait_seconds();
@@ -239,7 +239,7 @@ struct StepKey {
   std::int64_t steps = 0;
   bool period = true;      ///< an interval; false: a step at which something begins
   std::int64_t after = 0;  ///< the step at which the first period begins
-  std::int64_t unit = 1;   ///< the key counts exchanges, which are so many steps apart
+  std::int64_t unit = 1;   ///< if the key counts exchanges: steps between two of them
   /// The result of a period is used in the step after it, so that step must exist
   bool used_next = false;
 };
@@ -274,8 +274,8 @@ struct AlgorithmNeeds {
 /// How an algorithm's steps follow each other.
 struct AlgorithmSteps {
   std::vector<StepKey> keys = {};
-  /// The algorithm's own work repeats after so many steps, with nothing in flight between steps; 0:
-  /// unknown, so steps are not captured in graphs
+  /// The algorithm's own work repeats after this many steps, with nothing in flight between steps;
+  /// 0: unknown, so steps are not captured in graphs
   std::int64_t period = 0;
   /// Results depend on timing (requires `"deterministic": false`), and ranks' step counts may
   /// differ
@@ -311,10 +311,10 @@ struct AlgorithmEquality {
     std::int64_t means_before;  ///< former name
   };
   /// For algorithms that synchronise at intervals: whether a bucket's parameters (bucket of
-  /// buckets) are equal after so many of its steps
+  /// buckets) are equal after this many of its steps
   std::function<bool(std::int64_t steps, int bucket, int buckets)> after = {};
   bool rule_states = false;  ///< the optimizer's states are equal as well
-  /// So many of the first states of the plan are equal after every step.
+  /// This many of the plan's first states are equal after every step.
   union {
     int equal_states = 0;
     int kept;  ///< former name
@@ -342,9 +342,9 @@ struct PlannedExchange {
   /// Steps during which it may overlap with computation (for gradients: with the rest of the pass);
   /// 0: ranks wait for it
   std::int64_t hidden = 0;
-  /// Models: started so many seconds after the last one arrived, not by steps; no step waits
+  /// Models: started this many seconds after the last one arrived, not by steps; no step waits
   std::optional<double> pause = std::nullopt;
-  /// Gradients: averaged first within nodes of so many ranks; 0: within hosts
+  /// Gradients: averaged first within nodes of this many ranks; 0: within hosts
   std::int64_t ranks_per_node = 1;
 };
 

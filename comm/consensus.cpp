@@ -71,7 +71,7 @@ EncodedModel differences(const Encoding& encoding) {
 }
 
 /// The root mean square distance from the ranks' mean.
-double apart(const Part& x, std::size_t ranks) {
+double spread(const Part& x, std::size_t ranks) {
   double sum = 0.0;
   for (std::size_t e = 0; e < kWidth; ++e) {
     double mean = 0.0;
@@ -108,12 +108,12 @@ EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& m
     z[0][at] = common + number(2, at);
     for (std::size_t k = 1; k < z.size() && model.states_begin_at_x; ++k) z[k][at] = common;
   }
-  std::vector<double> left{apart(z[0], ranks)};
+  std::vector<double> left{spread(z[0], ranks)};
   for (std::int64_t round = 0; round < kRounds; ++round) {
     const MixingMatrix w(topology.round(round), topology.ranks());
     model.step(
         z, [&](Part& x) { w.apply(x, kWidth); }, [&](Part& x) { code(x); });
-    left.push_back(apart(z[0], ranks));
+    left.push_back(spread(z[0], ranks));
   }
   EncodedConsensus result;
   for (std::size_t k = left.size() - kRounds / 4; k < left.size(); ++k)

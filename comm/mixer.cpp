@@ -80,7 +80,7 @@ void Mixer::settle() {
 Mixer::Arrived Mixer::arrived(int bucket) {
   const Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
   if (in.round < 0 || in.received.empty()) return {};
-  require(!in.in_flight, "mixer", "what bucket {} is to mix is still under way", bucket);
+  require(!in.in_flight, "mixer", "the exchange of bucket {} is still in flight", bucket);
   return {&schedule_.round(in.round), &in.received};
 }
 
@@ -137,7 +137,7 @@ MixerKinds& mixers() {
             return transport.make_mixer(backend);
           }};
         },
-        "parameters as they are, by messages or read where they lie");
+        "parameters unchanged, by messages or in shared memory");
     builtin.add(
         "bf16", [] { return encoded_mixer(Code::kBf16, 0.5); },
         "half the bytes; differences of rounded numbers keep the ranks' mean");

@@ -163,13 +163,14 @@ void builtin::add_composite(LayerRegistry& registry) {
   registry.add(
       "concat",
       [](ConfigSection& section) {
-        auto branches = read_branches(section, "whose outputs are put one behind the other");
+        auto branches = read_branches(section, "whose outputs are concatenated");
         const std::int64_t dim = section.integer(
             "dim", -1, Range::closed(-Shape::kMaxRank, Shape::kMaxRank),
-            "the dimension along which; 0 would be the batch, -1 is the last: an image's channels");
+            "dimension to concatenate along; 0 would be the batch, -1 is the last: an image's "
+            "channels");
         return std::make_unique<Combined>(std::move(branches), static_cast<int>(dim));
       },
-      "several branches' outputs, one behind the other");
+      "several branches' outputs, concatenated");
   registry.add(
       "checkpoint",
       [](ConfigSection& section) {
@@ -183,7 +184,7 @@ void builtin::add_composite(LayerRegistry& registry) {
       "squeeze_excite",
       [](ConfigSection& section) {
         return std::make_unique<SqueezeExcite>(section.integer(
-            "reduction", 16, kSizeRange, "channels for each number between the two products"));
+            "reduction", 16, kSizeRange, "channels per feature between the two products"));
       },
       "scales an image's channels by what their means say (arXiv 1709.01507); tensors are "
       "torchvision's");

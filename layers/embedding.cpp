@@ -86,7 +86,7 @@ void builtin::add_embedding(LayerRegistry& registry) {
             section.required_integer("embedding_dim", kSizeRange, "numbers in their place");
         return std::make_unique<EmbedInputs>(first, inputs, columns);
       },
-      "a learned vector for each category of a table's column, in the place of its inputs");
+      "a learned vector for each category of a table's column, instead of its inputs");
 }
 
 }  // namespace starling

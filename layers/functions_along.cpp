@@ -24,7 +24,8 @@ Shape with(Shape shape, int d, std::int64_t size) {
 }
 
 /// y = x plus `source` at the indices along dimension d.
-void add_at(const Tensor& source, const Tensor& index, int d, const Tensor& y, bool accumulate) {
+void add_indexed(const Tensor& source, const Tensor& index, int d, const Tensor& y,
+                 bool accumulate) {
   y.backend().scatter_add({.x = around(source, d),
                            .index = around(index, d),
                            .y = around(y, d),
@@ -67,7 +68,7 @@ TopValues topk(const Variable& x, std::int64_t k, int dim, Pass& pass) {
       {.x = around(x.value(), d), .values = around(values, d), .index = around(index, d)});
   auto backward = [in = x.shape(), d, index](Gradients& g) {
     const Tensor dx(g.backend(), in, g.output().dtype());
-    add_at(g.output(), index, d, dx, false);
+    add_indexed(g.output(), index, d, dx, false);
     g.set(0, dx);
   };
   return {pass.record("topk", values, {x}, {}, std::move(backward)), index};
@@ -100,7 +101,7 @@ Variable scatter_add(const Variable& x, int dim, const Tensor& index, const Vari
          index.shape().text(), from.text());
   const Tensor y(pass.backend, x.shape(), x.dtype());
   pass.backend.copy(x.value(), y);
-  add_at(source.value(), index, d, y, true);
+  add_indexed(source.value(), index, d, y, true);
   auto backward = [index, d, from](Gradients& g) {
     const Tensor& dy = g.output();
     if (g.wants(1)) {

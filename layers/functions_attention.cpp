@@ -54,9 +54,9 @@ double usual_scale(const Shape& queries) {
 }
 
 /// Attention of new tokens to those in the cache and to each other; adds them to the cache.
-Variable attend_behind(std::string_view name, KeyValueCache& cache, const Heads& heads,
-                       const Shape& out, const std::function<View(const Tensor&)>& merge,
-                       const Settings& how, bool causal, Pass& pass) {
+Variable attend_with_cache(std::string_view name, KeyValueCache& cache, const Heads& heads,
+                           const Shape& out, const std::function<View(const Tensor&)>& merge,
+                           const Settings& how, bool causal, Pass& pass) {
   const View& q = heads[0];
   const Shape &queries = q.shape(), &keys = heads[1].shape();
   if (!causal || pass.tape || queries[2] != keys[2])
@@ -98,7 +98,7 @@ Variable attend(std::string_view name, const std::vector<Variable>& inputs, cons
   const auto [q, k, v] = split(tensors);
   const Shape &queries = q.shape(), &keys = k.shape();
   if (auto* const cache = pass.find<KeyValueCache>())
-    return attend_behind(name, *cache, {q, k, v}, out, merge, how, !mask && how.causal, pass);
+    return attend_with_cache(name, *cache, {q, k, v}, out, merge, how, !mask && how.causal, pass);
   AttentionForward args;
   args.q = q, args.k = k, args.v = v;
   args.mask = mask_view(name, mask, {queries[0], queries[1], queries[2], keys[2]}, dtype);

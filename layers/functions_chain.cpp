@@ -63,7 +63,6 @@ struct Program {
     std::fill_n(all.begin(), leaves.size(), true);
     return backward({}, all, factor).builder.fits();
   }
-  /// The leaves as inputs of a node.
   std::vector<Variable> inputs() const {
     std::vector<Variable> result = leaves;
     const std::array<bool, kMapTensors> wanted = differentiable();
@@ -113,8 +112,8 @@ struct Program {
 
 /// The backward pass of a chain: computes the gradients of all operands of the result's shape in
 /// one pass, and sums each of the broadcast ones. `factor`: see Program::backward().
-void go_back(Gradients& g, const Program& program, const Shape& shape, const Tensor& dy,
-             std::optional<double> factor = {}) {
+void chain_backward(Gradients& g, const Program& program, const Shape& shape, const Tensor& dy,
+                    std::optional<double> factor = {}) {
   const bool unshared = dy.exclusive();
   std::array<bool, kMapTensors> wanted{};
   for (std::size_t k = 0; k < program.leaves.size(); ++k) wanted[k] = g.wants(static_cast<int>(k));
@@ -183,7 +182,8 @@ void go_back(Gradients& g, const Program& program, const Shape& shape, const Ten
 
 /// The backward pass of a program whose leaves all have the gradient dy; only their shapes are
 /// needed.
-void pass_on(Gradients& g, const std::vector<Shape>& leaves, const Shape& shape, const Tensor& dy) {
+void pass_gradient(Gradients& g, const std::vector<Shape>& leaves, const Shape& shape,
+                   const Tensor& dy) {
   std::vector<Tensor> gradients(leaves.size());
   for (std::size_t k = 0; k < leaves.size(); ++k) {
     if (!g.wants(static_cast<int>(k))) continue;
@@ -237,12 +237,12 @@ class Chain final : public LazyValue {
                                g.backend().map(map);
                                dy = std::move(map.y);
                              }
-                             pass_on(g, leaves, shape, dy);
+                             pass_gradient(g, leaves, shape, dy);
                            });
     }
     Variable result = tape_->record(name_, y, inputs, {}, [kept, shape = shape()](Gradients& g) {
       const Tensor dy = std::move(g.take_terms().front());
-      go_back(g, *kept, shape, dy);
+      chain_backward(g, *kept, shape, dy);
     });
     if (lean_ && result.requires_grad()) result.set_recompute(compute);
     return result;
@@ -293,7 +293,7 @@ std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, c
   pass.backend.reduce(sum);
   return pass.record(name, sum.y.reshaped(result), program.inputs(), {},
                      [program, shape = x.shape(), kept, factor](Gradients& g) {
-                       go_back(g, program, shape, g.output().reshaped(kept), factor);
+                       chain_backward(g, program, shape, g.output().reshaped(kept), factor);
                      });
 }
 

@@ -10,7 +10,7 @@ namespace starling {
 namespace {
 
 /// Stores x, N×Hkv×T×D, in `to` from token `first` on.
-void put(const View& x, const Tensor& to, std::int64_t first) {
+void store(const View& x, const Tensor& to, std::int64_t first) {
   StridedCopy copy{.x = x.tensor(), .y = to, .rank = 4, .first = x.first(), .others = {}};
   for (int d = 0; d < 4; ++d)
     copy.dimensions[static_cast<std::size_t>(d)] =
@@ -36,9 +36,9 @@ KeyValueCache::Heads KeyValueCache::append(const View& keys, const View& values)
       const Tensor old = to;
       whole[2] = std::max<std::int64_t>({count, std::min(2 * places, places + 4096), 64});
       to = Tensor(some.tensor().backend(), whole, some.dtype());
-      if (tokens_ > 0) put(View(old).slice(2, 0, tokens_), to, 0);
+      if (tokens_ > 0) store(View(old).slice(2, 0, tokens_), to, 0);
     }
-    put(some, to, tokens_);
+    store(some, to, tokens_);
     all[i] = View(to).slice(2, 0, count);
   }
   return {all[0], all[1]};

@@ -15,7 +15,6 @@ namespace starling {
 /// model. Memory grows with the number of tokens.
 class KeyValueCache : public PassExtension {
  public:
-  /// Tokens so far.
   std::int64_t tokens() const { return tokens_; }
   /// Starts over with an empty cache.
   void clear() { tokens_ = 0; }

@@ -170,13 +170,13 @@ class Layer {
 using LayerRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&>;
 /// Layers of `sequential` by `type`; a registered function reads the layer's keys (all but `type`).
 LayerRegistry& layers();
-/// Models by `model.type`: layers that map an input sample to the task's outputs, such as scores
-/// {num_classes}. A registered function reads all keys but `type` and `num_classes` (which is in
-/// ModelOutputs).
+/// The outputs that the task asks of a model.
 struct ModelOutputs {
   std::int64_t num_classes = 10;  ///< 0: unknown, as when keys are described
 };
 using ModelRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&, const ModelOutputs&>;
+/// Models by `model.type`: layers that map an input sample to the task's outputs, such as scores
+/// {num_classes}. A registered function reads all keys but `type` and `num_classes`.
 ModelRegistry& models();
 void register_builtin_layers();
 void register_builtin_models();
@@ -191,15 +191,12 @@ class Model {
   Model(std::unique_ptr<Layer> root, const Shape& input) : Model(std::move(root), {&input, 1}) {}
   Variable forward(Values inputs, Pass& pass) { return root_->forward(inputs, pass); }
   Variable forward(const Variable& x, Pass& pass) { return root_->forward(x, pass); }
-  /// See Layer::unsupported.
   std::optional<Error> unsupported(DType compute, DeviceType device) const {
     return root_->unsupported(compute, device);
   }
   const Shape& input_shape() const { return root_->input_shape(); }
   const Shape& output_shape() const { return root_->output_shape(); }
-  /// See Layer::for_each.
   void for_each(const std::function<void(Layer&)>& visit) { root_->for_each(visit); }
-  /// See Layer::file_names.
   FileNames file_names() const { return root_->file_names(); }
   /// The model as a language model (layers/language_model.h); null if it is none.
   LanguageModel* language_model() const;
@@ -219,7 +216,6 @@ class Model {
   /// Error(kUsage) with the layer if the model does not accept samples of this shape, such as
   /// larger test images. Computed on shapes only; the model has no memory afterwards.
   void check_takes(const Shape& input);
-  /// Releases the memory of all tensors.
   void drop_memory();
   /// The number of samples that initialise() needs.
   std::int64_t first_samples() const { return root_->first_samples(); }

@@ -8,7 +8,6 @@ namespace starling {
 /// residual's body. Tensor: weight (C; in files C×1×1 for images, as in torchvision's ConvNeXt).
 class LayerScale : public Layer {
  public:
-  /// `name`: the tensor's name.
   explicit LayerScale(double initial, std::string name = "weight")
       : initial_(initial), tensor_(std::move(name)) {}
   /// forward(), then + residual, as one operation.

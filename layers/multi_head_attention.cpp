@@ -44,7 +44,9 @@ void builtin::add_multi_head_attention(LayerRegistry& registry) {
         const std::int64_t kv_heads =
             section.integer("kv_heads", 0, Range::closed(0, 1 << 24),
                             "heads of keys and values, which divide num_heads; 0: as many");
-        const bool causal = section.boolean("causal", false, "a place sees none behind it");
+        const bool causal = section.boolean("causal", false,
+                                            "positions attend only to "
+                                            "themselves and earlier ones");
         const double dropout = section.number("dropout", 0.0, Range::half_open(0, 1),
                                               "probability that a weight becomes 0 in training");
         const bool bias = section.boolean("bias", true, "add learned vectors to the projections");
@@ -53,7 +55,7 @@ void builtin::add_multi_head_attention(LayerRegistry& registry) {
         return std::make_unique<MultiHeadAttention>(heads, kv_heads == 0 ? heads : kv_heads, causal,
                                                     dropout, bias);
       },
-      "self-attention over the places of a sequence {T, E}");
+      "self-attention over the positions of a sequence {T, E}");
 }
 
 }  // namespace starling

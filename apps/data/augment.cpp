@@ -53,11 +53,11 @@ class Flip final : public Augmenter {
 std::unique_ptr<Augmenter> make_crop(ConfigSection& section, const Shape& image) {
   const std::int64_t padding =
       section.integer("crop_padding", 0, Range::closed(0, 64),
-                      "widen by so many pixels on every side and crop at random");
+                      "pad by so many pixels on every side and crop at random");
   const bool reflect =
       section.choice(
           "padding_mode", "zero", {"zero", "reflect"},
-          "what `crop_padding` adds: zeros, or the image mirrored at its outermost pixels") ==
+          "values of the padding: zeros, or the image mirrored at its outermost pixels") ==
       "reflect";
   for (int axis = 0; axis < std::min(2, image.rank()); ++axis) {
     if (padding >= image[axis])
@@ -90,9 +90,7 @@ AugmenterRegistry& augmentations() {
 
 void register_builtin_augmentations() {
   static const bool once = [] {
-    augmentations().add(
-        "crop_padding", make_crop,
-        "a window at random of the image with zeros, or itself mirrored, around it");
+    augmentations().add("crop_padding", make_crop, "a random window of the padded image");
     register_random_resized_crop(augmentations());
     augmentations().add("flip", make_flip,
                         "every second image mirrored, or every image in every second epoch");

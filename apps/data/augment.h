@@ -188,7 +188,6 @@ class ImageChange {
  public:
   ImageChange() = default;
   ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch);
-  /// Whether there are any augmentations.
   explicit operator bool() const { return augmenters_ != nullptr; }
   /// Changes one image's bytes and returns the window to take of it. Writes all of `boxes`, which
   /// has erased_values(augmenters) entries, and all of `later`: the steps that remain to be done
@@ -196,7 +195,6 @@ class ImageChange {
   Augmentation operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape,
                           bool cut = false, std::span<ErasedBox> boxes = {},
                           std::span<PixelStep> later = {}, std::function<void()> resize = {}) const;
-  /// See Augmenter::part().
   std::optional<PicturePart> part(std::int64_t sample, const PictureSize& picture) const;
   /// How the batch that begins with this sample is mixed. If several augmentations mix, one is
   /// chosen with equal probability.

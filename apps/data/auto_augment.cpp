@@ -122,9 +122,9 @@ std::unique_ptr<Augmenter> make_rand_augment(ConfigSection& section, const Shape
   check_color_channels(section, "rand_augment", image);
   ConfigSection& keys = *given;
   const std::int64_t count =
-      keys.integer("n", 2, Range::closed(1, 16), "operations an image, one after the other");
+      keys.integer("n", 2, Range::closed(1, 16), "operations per image, in sequence");
   const std::int64_t magnitude = keys.integer("magnitude", 9, Range::closed(0, kMagnitudes - 1),
-                                              "how strong they are, of 31 steps");
+                                              "their magnitude, of 31 steps");
   keys.finish();
   return std::make_unique<RandAugment>(count, magnitude);
 }
@@ -132,7 +132,7 @@ std::unique_ptr<Augmenter> make_rand_augment(ConfigSection& section, const Shape
 std::unique_ptr<Augmenter> make_trivial_augment(ConfigSection& section, const Shape& image) {
   if (!section.boolean(
           "trivial_augment", false,
-          "one operation of that list an image, of a random magnitude up to a larger one"))
+          "one operation of that list per image, of random magnitude up to a larger maximum"))
     return nullptr;
   check_color_channels(section, "trivial_augment", image);
   return std::make_unique<TrivialAugment>();

@@ -99,8 +99,8 @@ void CachedDataset::allocate(World& world, MemorySharing& sharing) {
                             [&](const auto& block) { return block == own_; });
     } else if (world.rank() == 0) {
       log::warning(
-          "data.cache: ranks of a host cannot share memory ({}); each keeps samples of its own in "
-          "its part of the limit",
+          "data.cache: ranks of a host cannot share memory ({}); each caches its own within its "
+          "part of the limit",
           shared.refusal);
     }
   }

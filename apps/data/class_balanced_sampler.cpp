@@ -35,7 +35,7 @@ class ClassBalancedSampler final : public Sampler {
   }
   std::vector<std::int64_t> order(const EpochInputs& inputs) const override {
     if (!inputs.left.empty()) return {inputs.left.begin(), inputs.left.end()};
-    require(!members_.empty(), "sampler", "class_balanced was told of no classes");
+    require(!members_.empty(), "sampler", "class_balanced needs classes, which were not set");
     const auto samples = static_cast<std::size_t>(inputs.samples), classes = members_.size();
     std::vector<std::int64_t> order(samples);
     for (std::size_t c = 0; c < classes; ++c) {
@@ -82,7 +82,7 @@ class ClassBalancedSampler final : public Sampler {
 void register_class_balanced_sampler(SamplerRegistry& registry) {
   registry.add(
       "class_balanced", [](ConfigSection&) { return std::make_unique<ClassBalancedSampler>(); },
-      "each class comes equally often, samples of a small one again and again");
+      "draws each class equally often, so samples of small classes repeat");
 }
 
 }  // namespace starling

@@ -78,15 +78,16 @@ std::unique_ptr<Augmenter> make_color_jitter(ConfigSection& section, const Shape
   ConfigSection& jitter = *given;
   const Range factor = Range::closed(0.0, 100.0);
   const NumberRange brightness = read_jitter(jitter, "brightness", 1.0, factor,
-                                             "of the factor on all numbers; default 0: none");
+                                             "range of the factor on all values; default 0: none");
   const NumberRange contrast =
       read_jitter(jitter, "contrast", 1.0, factor,
-                  "of the factor on what differs from the mean grey; default 0: none");
+                  "range of the factor on differences from the mean grey; default 0: none");
   const NumberRange saturation =
       read_jitter(jitter, "saturation", 1.0, factor,
-                  "of the factor on what differs from the pixel's grey; default 0: none");
+                  "range of the factor on differences from the pixel's grey; default 0: none");
   const NumberRange hue = read_jitter(jitter, "hue", 0.0, Range::closed(-0.5, 0.5),
-                                      "parts of a circle, x from -x to x; default 0: none");
+                                      "range of the hue's rotation in parts of a circle, x "
+                                      "means -x to x; default 0: none");
   jitter.finish();
   for (const char* key : {"saturation", "hue"}) {
     if (image[2] == 1 && jitter.has(key))

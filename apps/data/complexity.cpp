@@ -107,7 +107,7 @@ std::vector<std::int32_t> targets_that_count(const Dataset& dataset, World& worl
 std::vector<float> agree_on_complexities(const Dataset& dataset, Sampler::Complexity source,
                                          World& world) {
   require(source != Sampler::Complexity::kNone, "data",
-          "complexities were asked for that nobody needs");
+          "complexities were requested, but the sampler needs none");
   return source == Sampler::Complexity::kDeclared ? declared_complexities(dataset, world)
                                                   : measured_complexities(dataset, world);
 }

@@ -56,7 +56,8 @@ class CsvRows final : public Dataset {
   CsvRows(ConfigSection& section, std::uint64_t seed)
       : path_(section.required_text("path", "file whose first row has the columns' names")),
         val_path_(section.text("val_path", "",
-                               "another such file: all its rows are for tests, and none of path")),
+                               "another such file, whose rows are all tests; then no rows of "
+                               "path are")),
         seed_(seed) {
     try {
       keys_.target = section.required_text("target", "the column that is predicted");
@@ -66,17 +67,18 @@ class CsvRows final : public Dataset {
     }
     val_fraction_ =
         read_val_fraction(section, !val_path_.empty(), 0.1,
-                          "share of the rows that is for tests, in classification of each class; "
-                          "drawn by the config's seed and the rows' values");
-    keys_.categories = section.texts("categories", {},
-                                     "columns whose numbers are categories, as texts are anyway");
+                          "share of the rows used for tests, in classification of each class; "
+                          "drawn from the config's seed and the rows' values");
+    keys_.categories =
+        section.texts("categories", {}, "columns whose numbers are categories (texts always are)");
     keys_.ignore = section.texts("ignore", {}, "columns that are left out");
     keys_.max_categories =
         section.integer("max_categories", keys_.max_categories, Range::closed(1, 1 << 20),
                         "how many categories a column may have: each is an input");
     keys_.missing = section.choice(
         "missing", keys_.missing, {"error", "mean", "column"},
-        "what empty cells are: the mean of the training rows, or also 1 in an input of their own");
+        "value of empty cells: the mean of the training rows, with column also 1 in an "
+        "additional input");
     scale_target_ = section.boolean("scale_target", false,
                                     "regression: targets are normalised by the training rows; "
                                     "predictions, r2, mae and mse are in their own unit anyway");
@@ -102,7 +104,7 @@ class CsvRows final : public Dataset {
       read_rows(file, classes, "rows of the table");
     } else {
       columns_ = *model_.columns;
-      as_model_ = true;
+      has_model_columns_ = true;
       if (classes) info_.class_names = model_.classes;
     }
     rows_of_path_ = lines_.size();
@@ -119,11 +121,11 @@ class CsvRows final : public Dataset {
     }
     if (!model_.is_tested) split();  // else in open(), when the model's test_share is known
   }
-  void use_test_share(const TestShare& share) override { kept_share_ = share; }
+  void use_test_share(const TestShare& share) override { given_share_ = share; }
   void open() override {
     if (!features_.empty()) return;
     if (model_.is_tested) split();
-    if (!as_model_) {
+    if (!has_model_columns_) {
       if (train_.empty())
         fail(ExitCode::kUsage, "data", {.file = path_},
              "all rows are for tests, as equal ones are together; needed: others to train on");
@@ -180,7 +182,7 @@ class CsvRows final : public Dataset {
   void choose_columns(CsvFile& file, bool classes) {
     const std::size_t target = file.column(keys_.target, "data.target");
     if (!model_.is_tested || !model_.columns) {
-      columns_ = find_columns(file, keys_, told_);
+      columns_ = find_columns(file, keys_, column_notes_);
       if (classes) info_.class_names = find_classes(file, target);
     }
     if (!model_.columns) return;
@@ -189,14 +191,15 @@ class CsvRows final : public Dataset {
     // The skipped tensor may be the one whose shape depends on the columns or classes.
     if (model_.skips &&
         std::set(of_model.begin(), of_model.end()) != std::set(of_file.begin(), of_file.end())) {
-      told_ += fmt::format("columns are other ones than those of {}, and normalised anew\n",
-                           model_.source);
+      column_notes_ += fmt::format("columns are other ones than those of {}, and normalised anew\n",
+                                   model_.source);
     } else {
       for (const std::string& name : of_model) (void)file.column(name, trained_with());
       columns_ = *model_.columns;
-      as_model_ = true;
+      has_model_columns_ = true;
       if (!model_.is_tested)
-        told_ = fmt::format("columns are taken, and normalised, as {} had them\n", model_.source);
+        column_notes_ =
+            fmt::format("columns are taken, and normalised, as {} had them\n", model_.source);
     }
     if (!classes || model_.classes.empty()) return;
     std::set<std::string> known;
@@ -213,7 +216,8 @@ class CsvRows final : public Dataset {
 
   void read_rows(CsvFile& file, bool classes, const char* what) {
     const std::size_t target = file.column(keys_.target, "data.target");
-    TableReader reader(file, columns_, as_model_ || only_tests_ ? trained_with() : "of " + path_);
+    TableReader reader(file, columns_,
+                       has_model_columns_ || only_tests_ ? trained_with() : "of " + path_);
     std::map<std::string, std::int32_t> labels;
     for (std::size_t c = 0; c < info_.class_names.size(); ++c)
       labels.emplace(csv_value(info_.class_names[c]).text, static_cast<std::int32_t>(c));
@@ -258,7 +262,7 @@ class CsvRows final : public Dataset {
     const auto at = [](std::int64_t row) { return static_cast<std::size_t>(row); };
     // Models from older versions drew tests by the rows' text instead of their values.
     const std::vector<std::string>& names =
-        kept_share_ && kept_share_->by.empty() ? lines_ : values_;
+        given_share_ && given_share_->by.empty() ? lines_ : values_;
     DrawnTests drawn;
     if (val_fraction_ > 0.0) {
       drawn = draw_tests({.samples = static_cast<std::int64_t>(lines_.size()),
@@ -268,7 +272,7 @@ class CsvRows final : public Dataset {
                           .seed = seed_,
                           .fraction = val_fraction_,
                           .by = "values",
-                          .kept = kept_share_,
+                          .kept = given_share_,
                           .who = "csv",
                           .noun = "row",
                           .where = path_,
@@ -285,17 +289,17 @@ class CsvRows final : public Dataset {
     test_ = std::move(drawn.test);
     info_.train_samples = static_cast<std::int64_t>(train_.size());
     info_.test_samples = static_cast<std::int64_t>(test_.size());
-    if (!val_path_.empty()) tell_tests();
+    if (!val_path_.empty()) log_tests();
     const auto columns = static_cast<std::int64_t>(columns_.columns().size());
     info_.contents =
         fmt::format("rows: {} for training + {} for tests{}, {} and {}\n{}", train_.size(),
                     test_.size(), val_path_.empty() ? "" : ", all of " + val_path_,
-                    counted(columns, "column"), told_apart(columns_.target), told_);
+                    counted(columns, "column"), told_apart(columns_.target), column_notes_);
   }
 
   /// Informs the user about a separate test table, and about rows that it shares with the training
   /// table.
-  void tell_tests() const {
+  void log_tests() const {
     if (only_tests_)
       log::info("data: tests take all {} of {}", counted(info_.test_samples, "row"), val_path_);
     const auto tests = values_.begin() + static_cast<std::ptrdiff_t>(rows_of_path_);
@@ -331,9 +335,9 @@ class CsvRows final : public Dataset {
   DatasetInfo info_;
   ModelOfTable model_;
   TableColumns columns_;
-  bool as_model_ = false;  ///< columns_ are those of model_
-  std::string told_;       ///< lines for the user on how columns were chosen
-  std::optional<TestShare> kept_share_;
+  bool has_model_columns_ = false;  ///< columns_ are those of model_
+  std::string column_notes_;        ///< lines for the user on how columns were chosen
+  std::optional<TestShare> given_share_;
   // By row: those of `path`, then those of `val_path`
   std::size_t rows_of_path_ = 0;
   std::vector<std::string> lines_;   ///< the rows' text; cleared by open()

@@ -79,9 +79,10 @@ void read_cache(ConfigSection& section, DataSettings& settings, const RankLayout
   const CachePlan plan = plan_cache(settings.info, mebibytes * kMebibyte, site.ranks_per_node);
   const double needed = static_cast<double>(plan.sample_bytes) * site.ranks_per_node / kMebibyte;
   if (mebibytes < needed) {
-    section.error("limit_mib",
-                  "is {}, which is no sample for each of the {} ranks of a host; needed: >= {:.4g}",
-                  mebibytes, site.ranks_per_node, std::ceil(needed * 1e3) * 1e-3);
+    section.error(
+        "limit_mib",
+        "is {}, too little for a sample on each of the {} ranks of a host; needed: >= {:.4g}",
+        mebibytes, site.ranks_per_node, std::ceil(needed * 1e3) * 1e-3);
   }
   auto cached = std::make_unique<CachedDataset>(std::move(settings.dataset), mebibytes * kMebibyte);
   settings.cache = cached.get();
@@ -115,7 +116,7 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
   settings.threads =
       static_cast<int>(data.integer("threads", 0, Range::closed(0, 1024),
                                     "threads of each rank that read and decode samples; 0: the "
-                                    "cores that computing leaves over, at least 1"));
+                                    "cores that computing leaves free, at least 1"));
   settings.dataset = make_typed(datasets(), type, data, seed);
   data.finish();
   if (!use.tested_model.empty()) {

@@ -111,8 +111,8 @@ std::vector<std::int32_t> training_classes(const Dataset& dataset) {
 
 std::int64_t Dataset::label(Split, std::int64_t) const {
   fail(ExitCode::kUsage, "data",
-       "samples of this data set say no class (label()), by which data.partition, "
-       "data.sampler class_balanced and loss.class_weights balanced go; leave these out");
+       "samples of this data set have no class (label()), which data.partition, data.sampler "
+       "class_balanced and loss.class_weights balanced need; leave these out");
 }
 
 std::int64_t Dataset::counted_targets(std::int64_t index) const {

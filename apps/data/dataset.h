@@ -143,7 +143,6 @@ class Dataset {
   /// The model that training starts from (`init`): inputs and classes must keep their meaning.
   /// `skips`: some of its tensors are not used. Called before use_task().
   virtual void use_initial_model(const std::string& file, bool skips) { (void)file, (void)skips; }
-  /// The filter for resizing pictures.
   virtual void set_interpolation(Interpolation) {}
 
   // --- Facts about samples, after open()

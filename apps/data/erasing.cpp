@@ -71,7 +71,7 @@ class Cutout final : public Augmenter {
 };
 
 std::unique_ptr<Augmenter> make_random_erasing(ConfigSection& section, const Shape&) {
-  const char* doc = "a rectangle of random area and shape is taken away, after normalising";
+  const char* doc = "erases a rectangle of random area and shape, after normalisation";
   std::optional<ConfigSection> given = section.optional_section("random_erasing", doc);
   if (!given) return nullptr;
   ConfigSection& erasing = *given;
@@ -82,7 +82,7 @@ std::unique_ptr<Augmenter> make_random_erasing(ConfigSection& section, const Sha
   const NumberRange ratio = read_range(erasing, "ratio", {0.3, 3.3}, Range{1e-4, 1e4},
                                        "least and most of height / width");
   const double value = erasing.number("value", 0.0, Range::closed(-1e4, 1e4),
-                                      "normalised number that is put there; 0: the mean colour");
+                                      "normalised value that fills it; 0: the mean colour");
   erasing.finish();
   return std::make_unique<RandomErasing>(p, area, ratio, value);
 }

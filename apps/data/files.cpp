@@ -176,18 +176,17 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
          std::strerror(errno));
   data_ = static_cast<const std::uint8_t*>(memory);
   if (data_) note_mapping(data_, size_, path_);
-  // Only the named parts are needed.
   if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
   if (data_ && pages == Pages::kInOrder) ::madvise(memory, size_, MADV_SEQUENTIAL);
   // For files of other owners mincore() reports all pages as resident, to hide what the owner
   // reads.
   struct stat status {};
-  knows_memory_ = (::fstat(file.descriptor(), &status) == 0 && status.st_uid == ::geteuid()) ||
-                  ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+  knows_residency_ = (::fstat(file.descriptor(), &status) == 0 && status.st_uid == ::geteuid()) ||
+                     ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
 bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
-  if (!knows_memory_) return false;
+  if (!knows_residency_) return false;
   const auto [first, length] = pages_of(begin, count);
   thread_local std::vector<unsigned char> pages;
   pages.resize((length + page_bytes() - 1) / page_bytes());
@@ -229,13 +228,13 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      knows_memory_(other.knows_memory_) {}
+      knows_residency_(other.knows_residency_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
-  std::swap(knows_memory_, other.knows_memory_);
+  std::swap(knows_residency_, other.knows_residency_);
   return *this;
 }
 

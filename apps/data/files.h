@@ -38,7 +38,7 @@ class MappedFile {
   std::string path_;
   const std::uint8_t* data_ = nullptr;
   std::size_t size_ = 0;
-  bool knows_memory_ = false;  ///< whether mincore() reports which pages are in memory
+  bool knows_residency_ = false;  ///< whether mincore() reports which pages are in memory
 };
 
 /// Reads a file sequentially, decompressing gzip and zstd (recognised by their first bytes).

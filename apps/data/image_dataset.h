@@ -40,7 +40,6 @@ class ImageDataset : public Dataset {
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const final;
 
  protected:
-  /// The tensor "label" of a sample.
   static void write_label(std::int64_t label, std::byte* out);
 };
 

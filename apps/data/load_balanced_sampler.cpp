@@ -145,10 +145,10 @@ void register_load_balanced_sampler(SamplerRegistry& registry) {
                            "measured by the ranks before training and kept in checkpoints") ==
             "measured";
         const double level = section.number("random_level", 0.0, Range::closed(0.0, 1.0),
-                                            "noise on the complexities before samples are sorted "
-                                            "by them, in the range of the complexities: "
-                                            "the more, the more other samples meet in a step, and "
-                                            "the less equal is the work; 0: none");
+                                            "noise on the complexities before samples are "
+                                            "sorted by them, as a share of their range: more "
+                                            "noise varies which samples share a step, but "
+                                            "balances the work less; 0: none");
         return std::make_unique<LoadBalancedSampler>(
             measured ? Sampler::Complexity::kMeasured : Sampler::Complexity::kDeclared, level);
       },

@@ -76,19 +76,20 @@ void register_mixing(AugmenterRegistry& registry) {
       "mixup",
       [](ConfigSection& section, const Shape&) {
         return make_mixing<Mixup>(section, "mixup",
-                                  "alpha of Beta(alpha, alpha), from which each batch draws how "
-                                  "much of an image is its own; 0: off");
+                                  "alpha of Beta(alpha, alpha), from which each batch draws the "
+                                  "weight of an image relative to its neighbour; 0: off");
       },
       "images of a batch and their targets mixed with their neighbours'");
   registry.add(
       "cutmix",
       [](ConfigSection& section, const Shape&) {
         return make_mixing<CutMix>(section, "cutmix",
-                                   "alpha of Beta(alpha, alpha), from which each batch draws how "
-                                   "much of its neighbour an image gets as a "
-                                   "rectangle; beside mixup, half of the batches; 0: off");
+                                   "alpha of Beta(alpha, alpha), from which each batch draws "
+                                   "the area of the rectangle that an image gets from its "
+                                   "neighbour; together with mixup, for half of the batches; 0: "
+                                   "off");
       },
-      "a rectangle of each image is its neighbour's, and so is that share of the target");
+      "a rectangle of each image, and its share of the target, come from the neighbour");
 }
 
 }  // namespace starling

@@ -50,21 +50,21 @@ std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, 
     members[static_cast<std::size_t>(label[static_cast<std::size_t>(i)])].push_back(i);
   std::vector<std::size_t> taken(classes, 0);
 
-  std::vector<std::vector<double>> wanted(n), cumulative(n);
+  std::vector<std::vector<double>> weights(n), cumulative(n);
   for (std::size_t r = 0; r < n; ++r)
-    wanted[r] = proportions(alpha, classes, seed, static_cast<std::uint32_t>(r));
+    weights[r] = proportions(alpha, classes, seed, static_cast<std::uint32_t>(r));
   // The cumulative weights of rank r over the classes that are left; if its weights there are all
   // 0, by the number of samples left.
-  const auto sum_up = [&](std::size_t r) {
+  const auto accumulate_weights = [&](std::size_t r) {
     double total = 0.0;
     cumulative[r].resize(classes);
     for (std::size_t k = 0; k < classes; ++k)
-      cumulative[r][k] = total += taken[k] < members[k].size() ? wanted[r][k] : 0.0;
+      cumulative[r][k] = total += taken[k] < members[k].size() ? weights[r][k] : 0.0;
     if (total > 0.0) return;
     for (std::size_t k = 0; k < classes; ++k)
       cumulative[r][k] = total += static_cast<double>(members[k].size() - taken[k]);
   };
-  for (std::size_t r = 0; r < n; ++r) sum_up(r);
+  for (std::size_t r = 0; r < n; ++r) accumulate_weights(r);
 
   std::vector<std::vector<std::int64_t>> shares(n);
   std::uint64_t draw = 0;
@@ -83,7 +83,7 @@ std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, 
           shares[r].push_back(members[k][taken[k]++]);
           break;
         }
-        sum_up(r);  // the class was used up since rank r's sums were computed
+        accumulate_weights(r);  // the class was used up since rank r's sums were computed
       }
     }
   }

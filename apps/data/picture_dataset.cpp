@@ -83,20 +83,20 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   crop_ = crop;
   read_growth(section);
   val_path_ = section.text("val_path", "",
-                           "folder of classes that is the test set: val_path/<class>/…, in place "
-                           "of val/; a class is known by its name");
+                           "folder of the test set's classes, val_path/<class>/…, instead of "
+                           "val/; classes are matched by name");
   val_fraction_ =
       read_val_fraction(section, !val_path_.empty(), 0.0,
-                        "share of each class in train/ that is for tests, where there is no val/; "
-                        "drawn by the config's seed and the pictures' names");
+                        "share of each class in train/ used for tests if there is no val/; "
+                        "drawn from the config's seed and the pictures' names");
   skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
                          "a picture that cannot be decoded ends the run, or the next training "
-                         "picture of its class stands in for it; tests leave theirs out") == "skip";
+                         "picture of its class replaces it, and tests leave it out") == "skip";
   settings_.max_pixels =
       section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
   const std::int64_t classes = section.integer(
       "classes", 1000, Range::closed(1, 1 << 24),
-      "number of classes, for --dry-run where the folder is not there; else it decides");
+      "number of classes, for --dry-run without the folder; otherwise the folder's");
   const std::int64_t train = section.integer("train_samples", 1281167, Range::at_least(1),
                                              "training images, for --dry-run (ImageNet's)");
   const std::int64_t test = section.integer("test_samples", 50000, Range::at_least(1),
@@ -111,8 +111,7 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
 
 void PictureDataset::read_growth(ConfigSection& section) {
   const char* doc =
-      "training images are smaller in the first epochs and grow to image_size; off where it is not "
-      "given";
+      "training images are smaller in the first epochs and grow to image_size; default: off";
   std::optional<ConfigSection> given = section.optional_section("progressive", doc);
   if (!given) return;
   ConfigSection& progressive = *given;
@@ -267,7 +266,7 @@ void PictureDataset::will_read(Split split, std::span<const std::int64_t> indice
 }
 
 PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) const {
-  if (!open_) fail(ExitCode::kInternal, "data", "{} was read without being open", name_);
+  if (!open_) fail(ExitCode::kInternal, "data", "{} was read before it was opened", name_);
   const bool from_train = split == Split::kTrain || !sources_.test;
   return {
       (from_train ? sources_.train : sources_.test).get(),
@@ -294,7 +293,7 @@ void PictureDataset::split(const Sources& sources) {
                     .name = [&](std::int64_t picture) { return train.name(picture); },
                     .seed = seed_,
                     .fraction = val_fraction_,
-                    .kept = kept_share_,
+                    .kept = given_share_,
                     .limit = test_limit_,
                     .who = name_,
                     .noun = "picture",

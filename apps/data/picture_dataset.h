@@ -54,7 +54,7 @@ std::unique_ptr<PictureSource> folder_pictures(const std::string& folder);
 class PictureDataset : public BuiltinDataset {
  public:
   bool countable() const final { return !info_.class_names.empty(); }
-  void use_test_share(const TestShare& share) final { kept_share_ = share; }
+  void use_test_share(const TestShare& share) final { given_share_ = share; }
   void use_only_tests() final { only_tests_ = true; }
   void use_model(const SafetensorsFile& file, const std::string& source) final;
   void set_interpolation(Interpolation interpolation) final;
@@ -118,7 +118,7 @@ class PictureDataset : public BuiltinDataset {
   bool skip_ = false;
   PictureSettings settings_;
   Sources sources_;
-  std::optional<TestShare> kept_share_;
+  std::optional<TestShare> given_share_;
   /// Picture numbers, ascending; tests are in train/ if there is no val/
   std::vector<std::int64_t> train_samples_, test_samples_;
   mutable std::mutex bad_mutex_;

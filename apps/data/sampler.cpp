@@ -34,7 +34,8 @@ class ShuffleSampler final : public Sampler {
 
 void Sampler::set_complexities(const std::vector<float>& complexities) {
   fail(ExitCode::kInternal, "sampler",
-       "the complexity of {} samples is given to one that does not go by it", complexities.size());
+       "complexities of {} samples were set for a sampler that does not use them",
+       complexities.size());
 }
 
 std::vector<std::int64_t> Sampler::order(const EpochInputs& inputs) const {
@@ -88,7 +89,7 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
                                         std::span<const TakenBatches> taken) {
   inputs.left = {};
   std::vector<std::int64_t> left = sampler.order(inputs);
-  std::vector<std::int64_t> gone(static_cast<std::size_t>(inputs.samples), 0);  // uses of each
+  std::vector<std::int64_t> uses(static_cast<std::size_t>(inputs.samples), 0);
   for (const TakenBatches& batches : taken) {
     inputs.ranks = batches.ranks;
     inputs.batch_size = batches.batch_size;
@@ -96,11 +97,11 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
       const std::int64_t count = batches.batches * batches.batch_size;
       const std::vector<std::int64_t> own = dealt(sampler, inputs, count);
       for (std::int64_t i = 0; i < count; ++i)
-        ++gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])];
+        ++uses[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])];
     }
     // Of a repeated sample, the first occurrences are the used ones.
     std::erase_if(left, [&](std::int64_t sample) {
-      std::int64_t& count = gone[static_cast<std::size_t>(sample)];
+      std::int64_t& count = uses[static_cast<std::size_t>(sample)];
       return count > 0 && count-- > 0;
     });
     inputs.left = left;

@@ -166,7 +166,7 @@ std::vector<std::string> find_classes(CsvFile& file, std::size_t column) {
                 told_apart(*std::next(spelled.begin())));
     const auto [other, is_new] = capitals.emplace(lower_case(text), names.back());
     if (!is_new)
-      log::info("warning: classes {} and {} differ in capitals alone", told_apart(other->second),
+      log::info("warning: classes {} and {} differ only in capitals", told_apart(other->second),
                 told_apart(names.back()));
   }
   std::sort(names.begin(), names.end());

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "apps/doctor/flight_record.h"
-#include "apps/doctor/standing.h"
+#include "apps/doctor/rank_activity.h"
 
 namespace starling {
 namespace {
@@ -44,11 +44,11 @@ struct Divergence {
 class Blame {
  public:
   explicit Blame(const FlightRecords& records) : records_(records) {
-    for (const auto& record : records.of) {
+    for (const auto& record : records.by_rank) {
       if (record) gave_up_ = std::min(gave_up_, gave_up_at(*record));
     }
-    for (const auto& record : records.of) {
-      standing_.push_back(record ? standing_of(*record, gave_up_) : Standing());
+    for (const auto& record : records.by_rank) {
+      activities_.push_back(record ? activity_of(*record, gave_up_) : RankActivity());
       if (!record) continue;
       end_ = std::max(end_, record->us);
     }
@@ -64,12 +64,12 @@ class Blame {
   std::string text() const { return waits() + "\n" + cause() + "\n" + order() + "\n"; }
 
  private:
-  int ranks() const { return static_cast<int>(records_.of.size()); }
+  int ranks() const { return static_cast<int>(records_.by_rank.size()); }
   const FlightRecord* record(int rank) const {
-    const auto& of = records_.of[static_cast<std::size_t>(rank)];
+    const auto& of = records_.by_rank[static_cast<std::size_t>(rank)];
     return of ? &*of : nullptr;
   }
-  const Standing& at(int rank) const { return standing_[static_cast<std::size_t>(rank)]; }
+  const RankActivity& at(int rank) const { return activities_[static_cast<std::size_t>(rank)]; }
   double age(std::int64_t us) const {
     return 1e-6 * static_cast<double>(std::max<std::int64_t>(end_ - us, 0));
   }
@@ -185,7 +185,7 @@ class Blame {
 
   /// What others observed of a rank's process: "stopped, as rank 0 saw; ". Not after the rank
   /// itself has given up: it then waits for the disk because it writes its record.
-  std::string found_of(int rank) const {
+  std::string observed_state(int rank) const {
     for (int i = 0; i < ranks(); ++i) {
       const auto it = at(i).found.find(rank);
       if (it == at(i).found.end() || (record(rank) && it->second->us >= gave_up_at(*record(rank))))
@@ -196,24 +196,24 @@ class Blame {
   }
 
   /// Whether a rank's record was written on request before its end.
-  bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
+  bool written_on_request(int rank) const { return record(rank)->reason == "asked"; }
 
   /// Whether a rank waits for others that have not done their part.
-  bool is_in_vain(int rank) const {
+  bool waits_in_vain(int rank) const {
     const auto it = culprits_.find(rank);
     return it != culprits_.end() && !it->second.empty();
   }
 
   /// What a rank was doing, if it was not waiting for others.
   std::string doing(int rank) const {
-    const Standing& now = at(rank);
+    const RankActivity& now = at(rank);
     const std::string step =
         at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
     if (now.load)
       return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
     if (now.wait)
       return fmt::format("{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
-                         is_in_vain(rank) ? "" : ", in which all others have done their part");
+                         waits_in_vain(rank) ? "" : ", in which all others have done their part");
     if (!now.last) return "it has recorded nothing";
     std::string what(event_name(now.last->event));
     if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
@@ -247,7 +247,7 @@ class Blame {
           "cause: {} ended or went silent, as {} noticed, and {}",
           names({lost.begin(), lost.end()}), names(seen_by[first]),
           !record(first) ? "left no record: killed, or out of memory, or its host is gone"
-          : was_asked(first)
+          : written_on_request(first)
               ? "left no record of its end: killed, or out of memory, or its host is gone"
               : "its record says: " + record(first)->text);
     }
@@ -258,7 +258,7 @@ class Blame {
     if (!gone.empty()) {
       return fmt::format(
           "cause: {} left no record: {}probably killed or stopped, or {} host is gone", names(gone),
-          found_of(gone.front()), verb(gone, "its", "their"));
+          observed_state(gone.front()), verb(gone, "its", "their"));
     }
     Ranks unread;
     for (const int rank : missing_) {
@@ -273,19 +273,19 @@ class Blame {
       if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
     }
     const auto odd = std::find_if(blamed.begin(), blamed.end(),
-                                  [&](int rank) { return !found_of(rank).empty(); });
+                                  [&](int rank) { return !observed_state(rank).empty(); });
     if (odd != blamed.end())
-      return fmt::format("cause: rank {}: {}{}", *odd, found_of(*odd), doing(*odd));
+      return fmt::format("cause: rank {}: {}{}", *odd, observed_state(*odd), doing(*odd));
     if (!roots.empty())
-      return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()),
+      return fmt::format("cause: rank {}: {}{}", roots.front(), observed_state(roots.front()),
                          doing(roots.front()));
-    if (const Ranks circle = a_circle(); circle.size() > 1)
+    if (const Ranks circle = find_cycle(); circle.size() > 1)
       return fmt::format(
           "cause: {} wait for each other{}", names(circle),
           divergence_ ? ", as they issued different things"
                       : " for what they have started alike: look at the network between them");
     if (!in_waits.empty())
-      return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()),
+      return fmt::format("cause: rank {}: {}{}", in_waits.front(), observed_state(in_waits.front()),
                          doing(in_waits.front()));
     if (!culprits_.empty() && divergence_)
       return fmt::format("cause: {} wait for what was issued otherwise elsewhere",
@@ -316,7 +316,7 @@ class Blame {
     std::set<std::string> hosts;  // hosts that are in every pair
     Ranks witnesses;
     for (const auto& [rank, seen_by] : lost) {
-      if (!record(rank) || was_asked(rank) || !found_of(rank).empty() ||
+      if (!record(rank) || written_on_request(rank) || !observed_state(rank).empty() ||
           (at(rank).lost.empty() && at(rank).timed_out.empty()))
         return {};
       for (const int other : seen_by) {
@@ -339,7 +339,6 @@ class Blame {
         "switches and firewalls",
         where, names(witnesses));
   }
-  /// Whether a rank's record is unreadable.
   bool is_broken(int rank) const {
     return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end();
   }
@@ -352,7 +351,7 @@ class Blame {
 
   /// A deadlock: two ranks that wait for each other, or the cycle found by following waits from the
   /// first waiting rank; empty if there is none.
-  Ranks a_circle() const {
+  Ranks find_cycle() const {
     const auto waits_for = [&](int rank, int other) {
       const auto it = culprits_.find(rank);
       return it != culprits_.end() &&
@@ -504,7 +503,7 @@ class Blame {
   }
 
   const FlightRecords& records_;
-  std::vector<Standing> standing_;
+  std::vector<RankActivity> activities_;
   /// Time of the last record, and of the first rank that gave up on others
   std::int64_t end_ = 0, gave_up_ = INT64_MAX;
   Ranks missing_;
@@ -522,7 +521,7 @@ std::string start_text(const FlightRecords& records) {
   ::localtime_r(&seconds, &local);
   return fmt::format(
       "these records are of {} {:%Y-%m-%d} {}{}{}", records.start > 0 ? "the start of" : "", local,
-      clock_text(us), records.before ? ", not the newest one, which has left no record" : "",
+      clock_text(us), records.not_newest ? ", not the newest one, which has left no record" : "",
       records.earlier.empty()
           ? ""
           : fmt::format("; left out, as of earlier starts: {}", names(records.earlier)));

@@ -112,7 +112,7 @@ class Look {
     const std::string layout =
         each(hosts_, [](const Host& host) { return std::to_string(host.ranks.size()); });
     if (ranks_.size() == 1) {
-      add(Level::kGood, "ranks", "one, so nothing between ranks was looked at",
+      add(Level::kGood, "ranks", "one, so nothing between ranks was checked",
           "mpirun -n 2 starling-doctor check, with your job's hosts");
       return;
     }
@@ -273,7 +273,7 @@ class Look {
       if (several() && !host.first().at("sees_folder").get<bool>()) {
         add(Level::kWarning, "folder",
             fmt::format("{} on {} is not the one on {}", path, host.name, hosts_.front().name),
-            "checkpoints of all hosts are to lie in one folder: use a shared file system");
+            "checkpoints of all hosts must be in one folder: use a shared file system");
       }
     }
     add(Level::kGood, "folder",

@@ -125,7 +125,7 @@ FlightRecords read_flight_records(const std::string& run) {
   for (const char* inner : {"flight", "flight.before"}) {
     if (!fs::is_directory(fs::path(run) / inner, error)) continue;
     folder = fs::path(run) / inner;
-    records.before = folder.filename() != "flight";
+    records.not_newest = folder.filename() != "flight";
     break;
   }
   std::vector<FlightRecord> whole;
@@ -172,9 +172,9 @@ FlightRecords read_flight_records(const std::string& run) {
   std::sort(records.damaged.begin(), records.damaged.end(), [](const Error& a, const Error& b) {
     return a.parts().where.file < b.parts().where.file;
   });
-  records.of.resize(static_cast<std::size_t>(ranks));
+  records.by_rank.resize(static_cast<std::size_t>(ranks));
   for (FlightRecord& record : whole)
-    records.of[static_cast<std::size_t>(record.rank)] = std::move(record);
+    records.by_rank[static_cast<std::size_t>(record.rank)] = std::move(record);
   return records;
 }
 

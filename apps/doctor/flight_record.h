@@ -35,12 +35,12 @@ FlightRecord read_flight_record(const std::string& path);
 
 /// All ranks' records of a run.
 struct FlightRecords {
-  std::vector<std::optional<FlightRecord>> of;  ///< by rank; empty: missing or damaged
+  std::vector<std::optional<FlightRecord>> by_rank;  ///< empty: missing or damaged
   std::vector<Error> damaged;
   std::vector<int> broken;           ///< ranks with a damaged record
   std::int64_t start = 0, last = 0;  ///< of the job; of the last record; in microseconds
   std::vector<int> earlier;          ///< ranks with records of earlier starts, which are ignored
-  bool before = false;  ///< the newest start has left no records; these are of an earlier one
+  bool not_newest = false;  ///< the newest start has left no records; these are of an earlier one
 };
 /// Reads the records of the newest start that has any. `run`: the run's folder, or the folder of
 /// the records. Error(kUsage) if there are no records, or they are of different runs.

@@ -34,7 +34,7 @@ struct JpegReader {
   char text[JMSG_LENGTH_MAX];
 };
 
-[[noreturn]] void leave(j_common_ptr info) {
+[[noreturn]] void on_error(j_common_ptr info) {
   auto* reader = static_cast<JpegReader*>(info->client_data);
   info->err->format_message(info, reader->text);
   std::longjmp(reader->failed, 1);
@@ -42,7 +42,7 @@ struct JpegReader {
 
 /// Warnings about missing or damaged data are errors; the rest are oddities that all programs
 /// accept.
-void hear(j_common_ptr info, int level) {
+void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
     case JWRN_ADOBE_XFORM:
@@ -50,7 +50,7 @@ void hear(j_common_ptr info, int level) {
     case JWRN_EXTRANEOUS_DATA:
     case JWRN_JFIF_MAJOR:
     case JWRN_TOO_MUCH_DATA: return;
-    default: leave(info);
+    default: on_error(info);
   }
 }
 
@@ -65,8 +65,8 @@ void count_scans(j_common_ptr info) {
 void begin(JpegReader& reader, const std::uint8_t* data, std::size_t bytes) {
   std::memset(&reader.info, 0, sizeof reader.info);
   reader.info.err = jpeg_std_error(&reader.errors);
-  reader.errors.error_exit = leave;
-  reader.errors.emit_message = hear;
+  reader.errors.error_exit = on_error;
+  reader.errors.emit_message = on_message;
   reader.info.client_data = &reader;
   jpeg_create_decompress(&reader.info);
   std::memset(&reader.progress, 0, sizeof reader.progress);

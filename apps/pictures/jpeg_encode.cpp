@@ -23,7 +23,7 @@ struct JpegWriter {
   char text[JMSG_LENGTH_MAX];
 };
 
-[[noreturn]] void leave_writer(j_common_ptr info) {
+[[noreturn]] void on_encode_error(j_common_ptr info) {
   auto* writer = static_cast<JpegWriter*>(info->client_data);
   info->err->format_message(info, writer->text);
   std::longjmp(writer->failed, 1);
@@ -33,7 +33,7 @@ struct JpegWriter {
 bool write_jpeg(JpegWriter& writer, const PixelRows& picture, int quality) {
   if (setjmp(writer.failed)) return false;
   writer.info.err = jpeg_std_error(&writer.errors);
-  writer.errors.error_exit = leave_writer;
+  writer.errors.error_exit = on_encode_error;
   writer.info.client_data = &writer;
   jpeg_create_compress(&writer.info);
   jpeg_mem_dest(&writer.info, &writer.bytes, &writer.count);

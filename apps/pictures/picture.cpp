@@ -101,8 +101,8 @@ struct ImageSize {
 };
 
 /// Writes an oriented image from stored pixels of 4 bytes; rows are `stride` pixels apart.
-void show(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride, const ImageSize& image,
-          std::uint8_t* out) {
+void write_oriented(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride,
+                    const ImageSize& image, std::uint8_t* out) {
   const auto& [height, width, channels] = image;
   const std::int64_t next = 4 * (turn.transposed ? stride : 1) * (turn.mirror_x ? -1 : 1);
   for (std::int64_t y = 0; y < height; ++y) {
@@ -281,11 +281,11 @@ struct PictureDecoder::State {
       const std::uint8_t* pixels =
           region.pixels.data() +
           4 * ((corner->first - region.top) * region.width + corner->second - region.left);
-      return show(plan.turn(), pixels, region.width, plan.image(), out);
+      return write_oriented(plan.turn(), pixels, region.width, plan.image(), out);
     }
     resized.resize(static_cast<std::size_t>(4 * rows * columns));
     resize(plan.part(), decoded(denominator), rows, columns, resized.data());
-    show(plan.turn(), resized.data(), columns, plan.image(), out);
+    write_oriented(plan.turn(), resized.data(), columns, plan.image(), out);
   }
 
   void resize(const PicturePart& part, const PartPixels& from, std::int64_t rows,
@@ -296,7 +296,7 @@ struct PictureDecoder::State {
 
   /// Stores the part's pixels in `target` without resizing. Returns false if they shrink by too
   /// much, or there is no memory.
-  bool leave(const Plan& plan, const PartPixels& from, CutTarget& target) const {
+  bool store_unresized(const Plan& plan, const PartPixels& from, CutTarget& target) const {
     const auto [window, box] = window_of(plan.part(), from);
     const auto shrinks = [](double length, std::int64_t outputs) {
       return length / static_cast<double>(outputs);
@@ -327,9 +327,9 @@ struct PictureDecoder::State {
   }
   /// Stores the pixels, or if that fails, calls deliver(memory for the resized image).
   template <class Deliver>
-  void leave_or(const Plan& plan, const PartPixels& from, CutTarget& target,
-                const Deliver& deliver) const {
-    if (leave(plan, from, target)) return;
+  void store_or_resize(const Plan& plan, const PartPixels& from, CutTarget& target,
+                       const Deliver& deliver) const {
+    if (store_unresized(plan, from, target)) return;
     const auto& [height, width, channels] = plan.image();
     deliver(target.take(height * width * channels));
     target.cut = CutPicture::whole(height, width);
@@ -435,8 +435,8 @@ void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::strin
                             CutTarget& target) {
   const Plan plan = state_->plan_of(file, source, choose, {height, width, 3});
   const std::int64_t denominator = state_->read(file, source, plan);
-  state_->leave_or(plan, state_->decoded(denominator), target,
-                   [&](std::uint8_t* out) { state_->deliver(plan, denominator, out); });
+  state_->store_or_resize(plan, state_->decoded(denominator), target,
+                          [&](std::uint8_t* out) { state_->deliver(plan, denominator, out); });
 }
 
 void PictureDecoder::cut(const PixelRows& picture, const std::string& source,
@@ -450,8 +450,8 @@ void PictureDecoder::cut(const PixelRows& picture, const std::string& source,
                          const PartChoice& choose, std::int64_t height, std::int64_t width,
                          CutTarget& target) {
   const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
-  state_->leave_or(plan, State::in_memory(picture, plan), target,
-                   [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
+  state_->store_or_resize(plan, State::in_memory(picture, plan), target,
+                          [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
 }
 
 void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string& source) {

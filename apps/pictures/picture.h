@@ -89,7 +89,6 @@ class PictureDecoder {
   ~PictureDecoder();
   PictureDecoder(PictureDecoder&&) noexcept;
   PictureDecoder& operator=(PictureDecoder&&) noexcept;
-  /// Changes the settings.
   void use(const PictureSettings& settings);
 
   /// Writes height × width × channels (1 or 3) bytes.

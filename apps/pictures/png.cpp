@@ -28,7 +28,7 @@ struct PngReader {
   char text[256] = "";
 };
 
-[[noreturn]] void leave_png(png_structp png, png_const_charp text) {
+[[noreturn]] void on_png_error(png_structp png, png_const_charp text) {
   auto* reader = static_cast<PngReader*>(png_get_error_ptr(png));
   std::snprintf(reader->text, sizeof reader->text, "%s", text);
   std::longjmp(reader->failed, 1);
@@ -45,7 +45,7 @@ void read_bytes(png_structp png, png_bytep to, std::size_t bytes) {
 
 bool open_png(PngReader& reader, StoredPicture* picture) {
   if (setjmp(reader.failed)) return false;
-  reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave_png, ignore_warning);
+  reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_png_error, ignore_warning);
   if (reader.png) reader.info = png_create_info_struct(reader.png);
   if (!reader.info) {
     std::snprintf(reader.text, sizeof reader.text, "libpng has no memory");
@@ -117,7 +117,7 @@ namespace {
 
 /// Unpacks up to a mebibyte of zlib data, enough to find an orientation; for damaged data, what
 /// precedes the damage.
-std::string unpacked(std::string_view packed) {
+std::string unpack(std::string_view packed) {
   std::string text(std::size_t{1} << 20, '\0');
   z_stream stream{};
   if (::inflateInit(&stream) != Z_OK) return "";
@@ -140,7 +140,7 @@ std::string_view until_zero(std::string_view& rest) {
 
 /// EXIF data as ImageMagick stores it in text: an empty line, the profile's name, its length, then
 /// lines of hexadecimal digits.
-std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
+std::vector<std::uint8_t> parse_raw_profile(std::string_view text) {
   for (int line = 0; line < 3; ++line)
     text.remove_prefix(std::min(text.size(), text.find('\n')) +
                        (text.find('\n') < text.size() ? 1 : 0));
@@ -190,8 +190,8 @@ int png_orientation(std::span<const std::uint8_t> file) {
         }
         const bool is_profile = keyword == "Raw profile type exif";
         if (is_profile || keyword == "XML:com.adobe.xmp") {
-          const std::string text = packed ? unpacked(rest) : std::string(rest);
-          if (is_profile && profile == 0) profile = exif_orientation(of_raw_profile(text));
+          const std::string text = packed ? unpack(rest) : std::string(rest);
+          if (is_profile && profile == 0) profile = exif_orientation(parse_raw_profile(text));
           if (!is_profile && xmp == 0) xmp = xmp_orientation(text);
         }
       }

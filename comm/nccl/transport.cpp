@@ -239,8 +239,7 @@ class NcclTransport final : public Transport {
 
   void check_device_call(const std::shared_ptr<Flow>& flow) {
     watchdog_.check();
-    require(!flow, "transport",
-            "NCCL moves a GPU's own buffers: it takes no numbers that come piece by piece");
+    require(!flow, "transport", "NCCL moves a GPU's own buffers, and does not support a Flow");
   }
 
   /// Collective: makes the communicators of disjoint groups.
@@ -298,7 +297,7 @@ class NcclTransport final : public Transport {
   Ticket issue(NcclWork work, const Operations& operations) {
     const bool captured = work.captured;
     require(!captured || capture_, "transport",
-            "an exchange is captured by no Capture (comm/capture.h)");
+            "an exchange is captured without a Capture (comm/capture.h)");
     // One communicator and stream execute operations in the order of issue, so all in flight must
     // be of one lane.
     const Lane lane = work.label.lane;

@@ -188,8 +188,7 @@ void NcclWatchdog::look() {
     if (!first.started || Clock::seconds_since(*first.started) <= timeout_seconds_) return;
     lose(fmt::format(
         "rank {} waited {:g} s (sync.timeout_s) on host {} for {}, {:.1f} s after its issue{}; "
-        "which rank is missing NCCL does "
-        "not tell",
+        "NCCL does not report which rank is missing",
         rank_, timeout_seconds_, host_name(), first.what(), Clock::seconds_since(first.issued),
         last_words(comms_.front())));
   } catch (const std::exception& error) {  // the device failed

@@ -171,7 +171,7 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
 }
 
 /// Orders choices by time; those of unknown time are last.
-bool sooner(const PlannedChoice& a, const PlannedChoice& b) {
+bool is_faster(const PlannedChoice& a, const PlannedChoice& b) {
   return std::pair(a.seconds(), a.prediction.step) < std::pair(b.seconds(), b.prediction.step);
 }
 
@@ -193,7 +193,7 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
         const bool encoded = step.gossip_wire < 1.0;
         if (encoded && !algorithm.messages.encoding) continue;
         std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
-        std::stable_sort(choices.begin(), choices.end(), sooner);
+        std::stable_sort(choices.begin(), choices.end(), is_faster);
         const auto best = std::find_if(choices.begin(), choices.end(), [&](const auto& c) {
           return !planner.grows(algorithm, c.topology);
         });
@@ -204,7 +204,7 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
       }
     }
   }
-  std::stable_sort(result.begin(), result.end(), sooner);
+  std::stable_sort(result.begin(), result.end(), is_faster);
   return result;
 }
 
@@ -269,7 +269,7 @@ Advice advice_on(const NetworkModel& network, const StepModel& step) {
 }
 
 /// Selects the default if the measurement, on a busy machine, cannot distinguish it from the best.
-void keep_default(Advice& advice) {
+void prefer_default(Advice& advice) {
   if (advice.noise < kBusy) return;
   const auto usual = std::find_if(advice.choices.begin(), advice.choices.end(),
                                   [](const auto& c) { return c.topology == kUsualTopology; });
@@ -318,7 +318,7 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   require(!advice.choices.empty(), "planner", "no algorithm says what it takes");
   std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
   const double limit =
-      std::min_element(advice.choices.begin(), advice.choices.end(), sooner)->seconds() * kTie;
+      std::min_element(advice.choices.begin(), advice.choices.end(), is_faster)->seconds() * kTie;
   advice.best = advice.choices.size();
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     if (advice.choices[i].seconds() > limit) continue;
@@ -328,7 +328,7 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   }
   advice.best = best_size(advice, advice.choices[advice.best]);
   advice.reason = reason_for(advice);
-  keep_default(advice);
+  prefer_default(advice);
   if (methods) advice.methods = other_methods(planner, step);
   return advice;
 }

@@ -165,7 +165,7 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   if (network.between.latency > kLongLatency) {
     // All exchanges start with idle connections. Longer steps leave them idle for longer, so
     // iterate to a fixed point.
-    const double alike = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
+    const double base = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
     double late = 0.0;
     for (int i = 0; i < 16; ++i) {
       double more = 0.0;
@@ -175,7 +175,7 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
           more += restart_seconds(network, i == 0 ? 1e9 : idle) / static_cast<double>(rounds);
       }
       late = std::max(0.0, more - slack) * pace / static_cast<double>(interval);
-      result.step = alike + late;
+      result.step = base + late;
     }
     result.exposed += late;
   }

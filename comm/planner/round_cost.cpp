@@ -175,7 +175,7 @@ class Chain {
 };
 
 /// Rounds until the first pair of round k meets again, at most `most`.
-std::int64_t meet_again(const Topology& topology, std::int64_t k, std::int64_t most) {
+std::int64_t rounds_until_repeat(const Topology& topology, std::int64_t k, std::int64_t most) {
   int a = -1, b = -1;
   const auto look = [&](const Round& round) {
     const auto has = [](const std::vector<int>& ranks, int rank) {
@@ -274,7 +274,7 @@ std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& ne
     const Round round = topology.round(k);
     costs.push_back(cost_of(round, network, whole));
     if (network.hosts() > 2 && network.between.latency > kLongLatency)
-      costs.back().again = meet_again(topology, k, count);
+      costs.back().again = rounds_until_repeat(topology, k, count);
     chain.add(round);
   }
   if (network.hosts() < 2) return costs;

@@ -101,9 +101,9 @@ std::pair<Descriptor, int> receive_file(const Descriptor& socket, std::uint64_t 
   }
 }
 
-/// Sends the file to the ranks at the other places of `local`, and receives theirs. `told`: the
-/// ranks' socket names and secrets.
-void swap_files(int rank, const std::vector<int>& local, const std::vector<std::string>& told,
+/// Sends the file to the ranks at the other places of `local`, and receives theirs. `addresses`:
+/// the ranks' socket names and secrets.
+void swap_files(int rank, const std::vector<int>& local, const std::vector<std::string>& addresses,
                 const Descriptor& file, const Descriptor& socket, std::uint64_t secret,
                 double timeout_seconds,
                 const std::function<void(std::size_t, Descriptor)>& accept) {
@@ -120,7 +120,7 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
   const auto limit = RunningClock::now() + RunningClock::seconds(timeout_seconds);
   while (left > 0 || !unsent.empty()) {
     std::erase_if(unsent, [&](std::size_t k) {
-      const std::string& text = told[static_cast<std::size_t>(local[k])];
+      const std::string& text = addresses[static_cast<std::size_t>(local[k])];
       const std::size_t space = text.find(' ');
       return send_file(socket, text.substr(0, space), {std::stoull(text.substr(space + 1)), rank},
                        file);
@@ -175,9 +175,9 @@ std::string swap_descriptors(World& world, const std::vector<int>& local, double
     socket = make_socket(name);
   });
   if (!refusal.empty()) return refusal;
-  const std::vector<std::string> told = world.all_gather(fmt::format("{} {}", name, secret));
+  const std::vector<std::string> addresses = world.all_gather(fmt::format("{} {}", name, secret));
   return refusal_of([&] {
-    swap_files(world.rank(), local, told, file, socket, secret, timeout_seconds, accept);
+    swap_files(world.rank(), local, addresses, file, socket, secret, timeout_seconds, accept);
   });
 }
 

@@ -136,7 +136,7 @@ class PeerTransport final : public ForwardingTransport {
     check();
   }
   void prepare(const std::vector<std::vector<int>>& groups) override {
-    known_ = true;
+    prepared_ = true;
     inner().prepare(groups);
   }
   std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
@@ -144,7 +144,7 @@ class PeerTransport final : public ForwardingTransport {
   }
   /// Empty if all exchanges may use peers, before prepare() has announced them.
   std::string why_not_captured() const override {
-    return !known_ && one_host_ ? std::string() : inner().why_not_captured();
+    return !prepared_ && one_host_ ? std::string() : inner().why_not_captured();
   }
 
   /// The mixer that currently shares memory; null: none.
@@ -161,7 +161,7 @@ class PeerTransport final : public ForwardingTransport {
   PeerSettings settings_;
   std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
   bool one_host_;
-  bool known_ = false;  ///< prepare() was called
+  bool prepared_ = false;  ///< prepare() was called
   PeerMixer* mixer_ = nullptr;
 };
 
@@ -290,8 +290,8 @@ class PeerMixer::Part final : public CapturePart {
     } else {
       for (std::size_t b = 0; b < captured_.size(); ++b) {
         if (captured_[b] != before_[b].count)
-          go_on(mixer_.sides_[b].now, captured_[b] + static_cast<std::uint32_t>(step - step_),
-                step);
+          record_launch(mixer_.sides_[b].now,
+                        captured_[b] + static_cast<std::uint32_t>(step - step_), step);
       }
     }
     mixer_.pulse_->beat(Doing::kPublished, mixer_.sides_.back().now.label);
@@ -301,7 +301,7 @@ class PeerMixer::Part final : public CapturePart {
  private:
   /// Accounts for a launch: the other buffer was published, and all ranks of the host may have read
   /// it.
-  void go_on(Progress& now, std::uint32_t target, std::int64_t step) {
+  void record_launch(Progress& now, std::uint32_t target, std::int64_t step) {
     require(now.count + 1 == target, "mixer",
             "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,
             now.count);

@@ -18,12 +18,10 @@ struct PeerSettings {
 /// gradients, the control plane) uses `between`. A bucket's two buffers and two counters are in
 /// memory that the host's ranks have mapped. The owner's device sets the counters and the other
 /// devices poll them; the host only issues work to streams. The mixer's operations:
-///   start                sets `published` on the update stream, after the work on it and on the
-///                        compute stream
-///   wait                 waits, on the current stream, for the neighbours to publish as often
-///   release              sets `released` on the update stream: the neighbours' parameters were
-///   read wait_until_writable  waits, on the current stream, for all readers of the other buffer to
-///                        release it
+/// - start() sets `published` on the update stream, after the work on it and on the compute stream
+/// - wait() waits, on the current stream, for the neighbours to publish as often
+/// - release() sets `released` on the update stream: the neighbours' parameters were read
+/// - wait_until_writable() waits, on the current stream, for all readers of the other buffer
 /// In a graph the counters advance with the steps (StepValues::pass). A step can be captured after
 /// an eager step has published, since the wait for readers is part of the graph.
 ///

@@ -19,12 +19,14 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
   // shares no memory.
   const bool same = shares() ? sides_.size() == buckets.size() &&
                                    (is_own(buckets[0].parameters) || is_own(buckets[0].spare))
-                             : asked_ || local_.size() == 1;
-  asked_ = true;
+                             : share_called_ || local_.size() == 1;
+  share_called_ = true;
   World& world = transport_.world();
   const std::vector<std::string> all = world.all_gather(same ? "same" : "other");
   if (std::count(all.begin(), all.end(), "other") == 0) return all_are_read();
-  require(operations_.empty(), "mixer", "other buckets were shared with {} exchanges under way",
+  require(operations_.empty(), "mixer",
+          "other buckets were shared while {} exchanges are in "
+          "flight",
           operations_.size());
   let_go();
   const std::string refusal = map(buckets);

@@ -117,7 +117,7 @@ class SharedMixer : public MessageMixer {
                           Operation& operation);
 
   Kind kind_;
-  bool asked_ = false;  ///< share() was called
+  bool share_called_ = false;  ///< share() was called
   Ticket last_ = 0;
 };
 

@@ -62,8 +62,7 @@ class SingleTransport final : public Transport {
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) {
-    require(!flow, "transport",
-            "a single rank copies at once: it takes no numbers that come piece by piece");
+    require(!flow, "transport", "a single rank copies immediately, and does not support a Flow");
   }
   SingleWorld world_;
   Ticket tickets_ = 0;

@@ -123,23 +123,23 @@ class Transfer final : public Flow {
   }
   void arrived(std::size_t buffer, std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
-    arrivals_[buffer].come = std::max(arrivals_[buffer].come, bytes);
+    arrivals_[buffer].received = std::max(arrivals_[buffer].received, bytes);
   }
   /// Copies received pieces to the device. Nothing on the device reads the targets any more then:
   /// the communication stream waited for such work before it copied to the host.
   void look() override {
     bool all = true;
     for (Arrival& arrival : arrivals_) {
-      std::size_t come = 0;
+      std::size_t received = 0;
       {
         const std::lock_guard lock(mutex_);
-        come = arrival.come;
+        received = arrival.received;
       }
       const std::size_t total = arrival.target.bytes();
       const StreamScope scope(device_, StreamKind::kCommunication);
       const auto next_is_there = [&] {
         return arrival.issued < total &&
-               std::min(total, arrival.issued + kStagedPieceBytes) <= come;
+               std::min(total, arrival.issued + kStagedPieceBytes) <= received;
       };
       if (next_is_there()) {
         const TraceRange range("receive", name_);
@@ -180,8 +180,8 @@ class Transfer final : public Flow {
   struct Arrival {
     Tensor target;
     PinnedBuffer* in = nullptr;
-    std::size_t come = 0;    ///< bytes received, guarded by mutex_
-    std::size_t issued = 0;  ///< bytes whose copies to the device are issued
+    std::size_t received = 0;  ///< bytes received, guarded by mutex_
+    std::size_t issued = 0;    ///< bytes whose copies to the device are issued
   };
 
   /// Records an event on a stream.
@@ -272,7 +272,7 @@ class StagedTransport final : public Transport {
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) {
-    require(!flow, "transport", "a device's tensors come piece by piece already");
+    require(!flow, "transport", "exchanges of device tensors already have a Flow");
   }
 
   /// Starts copying `send` to the host. First copies received data of other exchanges to the

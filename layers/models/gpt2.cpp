@@ -116,9 +116,9 @@ void builtin::add_gpt2(ModelRegistry& registry) {
             section.integer("context", 1024, kSizeRange, "the most tokens of a sequence");
         plan.vocab = read_vocab(section, site, 50257);
         plan.dropout = section.number("dropout", 0.0, Range::half_open(0, 1),
-                                      "of embeddings, of attention's weights, and at the end of "
-                                      "both branches of a block");
-        const bool tie = section.boolean("tie", true, "the head is the table of tokens");
+                                      "probability of dropout in embeddings, attention weights, "
+                                      "and at the end of both branches of a block");
+        const bool tie = section.boolean("tie", true, "the head shares the table of tokens");
         return std::make_unique<LanguageModel>(
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,

@@ -119,8 +119,8 @@ LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   // The authors' rule: two thirds of four times the width, rounded up to a multiple of 256.
   const std::int64_t usual = (8 * plan.width / 3 + 255) / 256 * 256;
   plan.hidden = section.integer("hidden", usual, kSizeRange,
-                                "numbers between the two products of a block's second half; "
-                                "default: 8/3 of the width, rounded up to whole 256");
+                                "features between the two products of a block's second half; "
+                                "default: 8/3 of the width, rounded up to a multiple of 256");
   plan.context = section.integer("context", 2048, kSizeRange, "the most tokens of a sequence");
   plan.vocab = read_vocab(section, site, 32000);
   plan.rope_theta = section.number("rope_theta", 10000.0, Range::positive(),
@@ -142,7 +142,7 @@ void builtin::add_llama(ModelRegistry& registry) {
       "llama",
       [](ConfigSection& section, const ModelOutputs& site) {
         const LlamaPlan plan = read_llama(section, site);
-        const bool tie = section.boolean("tie", false, "the head is the table of tokens");
+        const bool tie = section.boolean("tie", false, "the head shares the table of tokens");
         return std::make_unique<LanguageModel>(
             LanguageModel::Settings{.vocab = plan.vocab,
                                     .context = plan.context,

@@ -23,7 +23,7 @@ void builtin::add_mlp(ModelRegistry& registry) {
         model->add(std::make_unique<Linear>(site.num_classes));
         return model;
       },
-      "fully connected layers with ReLU between them; named as the sequential that it is");
+      "fully connected layers with ReLU between them; named as in a sequential");
 }
 
 }  // namespace starling

@@ -14,7 +14,7 @@ inline constexpr double kTransformerDeviation = 0.02;
 inline std::int64_t read_vocab(ConfigSection& section, const ModelOutputs& site,
                                std::int64_t usual) {
   return section.integer("vocab", site.num_classes > 0 ? site.num_classes : usual, kSizeRange,
-                         "tokens that there are; default: as many as the data has");
+                         "size of the vocabulary; default: the data's");
 }
 
 /// Error(kUsage) unless the number of heads divides the width.

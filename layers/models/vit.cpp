@@ -155,14 +155,14 @@ std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site
   };
   plan.patch_size = section.integer("patch_size", 16, kSizeRange, "pixels of a patch's side");
   plan.image_size = section.integer("image_size", 224, kSizeRange,
-                                    "pixels of an image's side, of which patch_size is a part");
+                                    "side of an image in pixels, a multiple of patch_size");
   size("layers", plan.layers, 6, "blocks", kDepthRange);
   size("heads", plan.heads, 4, "heads of attention; they divide the width");
   size("width", plan.width, 256, "numbers of a token");
-  size("mlp", plan.mlp, 1024, "numbers between the two products of a block's second half");
-  plan.dropout =
-      section.number("dropout", 0.0, Range::half_open(0, 1),
-                     "of tokens with their positions, and behind attention and both products");
+  size("mlp", plan.mlp, 1024, "features between the two products of a block's second half");
+  plan.dropout = section.number("dropout", 0.0, Range::half_open(0, 1),
+                                "probability of dropout in tokens with their positions, and after "
+                                "attention and both products");
   check_heads(section, plan.heads, plan.width);
   if (plan.image_size % plan.patch_size != 0)
     section.error("patch_size", "{} does not divide image_size {}", plan.patch_size,

@@ -56,13 +56,13 @@ FlightRecords four_ranks(int steps) {
     }
     for (std::size_t i = 0; i < record.events.size(); ++i)
       record.events[i].number = static_cast<std::int64_t>(i);
-    records.of.push_back(std::move(record));
+    records.by_rank.push_back(std::move(record));
   }
   return records;
 }
 
 void add_event(FlightRecords& records, int rank, const RecordedEvent& more) {
-  FlightRecord& record = *records.of[static_cast<std::size_t>(rank)];
+  FlightRecord& record = *records.by_rank[static_cast<std::size_t>(rank)];
   record.events.push_back(more);
   record.events.back().number = static_cast<std::int64_t>(record.events.size()) - 1;
   if (more.event == FlightEvent::kStep) record.step = more.place.step;
@@ -79,7 +79,7 @@ void starts_exchange(FlightRecords& records, int rank, int t, std::int64_t us) {
 
 /// What the rank began in step t was ready and no more.
 void begins_nothing(FlightRecords& records, int rank, int t) {
-  for (auto& e : records.of[static_cast<std::size_t>(rank)]->events) {
+  for (auto& e : records.by_rank[static_cast<std::size_t>(rank)]->events) {
     if (e.event == FlightEvent::kStart && e.place.step == t) e.event = FlightEvent::kReady;
   }
 }
@@ -156,7 +156,7 @@ TEST_CASE("blame: of a rank without a record it is said, and that it is probably
   FlightRecords records = four_ranks(3);
   waits_in(records, 1, 2, 3'000);
   waits_in(records, 3, 2, 3'000);
-  records.of[2].reset();
+  records.by_rank[2].reset();
   REQUIRE(partner_of(3, 2) == 2);
   blamed(records,
          {"rank 3 waits for rank 2", "cause: rank 2 left no record: probably killed or stopped",
@@ -165,7 +165,7 @@ TEST_CASE("blame: of a rank without a record it is said, and that it is probably
 
 TEST_CASE("blame: a rank whose record is damaged is not said to be gone") {
   FlightRecords records = four_ranks(3);
-  records.of[2].reset();
+  records.by_rank[2].reset();
   records.broken = {2};
   SUBCASE("nobody waits") {}
   SUBCASE("a rank waits for it") { waits_in(records, 3, 2, 3'000); }
@@ -178,7 +178,7 @@ TEST_CASE(
   FlightRecords records = four_ranks(3);
   waits_in(records, 3, 2, 3'000);
   SUBCASE("lost") {
-    records.of[2].reset();
+    records.by_rank[2].reset();
     add_event(records, 0, event_at(4'000, FlightEvent::kLost, {}, {2}));
     CHECK(contains(
         blame(records),
@@ -186,16 +186,16 @@ TEST_CASE(
   }
   SUBCASE("crash") {
     add_event(records, 0, event_at(4'000, FlightEvent::kLost, {}, {2}));
-    records.of[2]->reason = "crash";
-    records.of[2]->us = 3'500;
-    records.of[2]->text = "[crash] SIGSEGV";
+    records.by_rank[2]->reason = "crash";
+    records.by_rank[2]->us = 3'500;
+    records.by_rank[2]->text = "[crash] SIGSEGV";
     blamed(records, {"cause: rank 2 on host a crashed at", ": [crash] SIGSEGV"});
   }
   SUBCASE("the first error of two") {
     for (const int rank : {1, 2}) {
-      records.of[static_cast<std::size_t>(rank)]->exit = 5;
-      records.of[static_cast<std::size_t>(rank)]->us = rank == 2 ? 3'000 : 3'600;
-      records.of[static_cast<std::size_t>(rank)]->text = fmt::format("disk {} is full", rank);
+      records.by_rank[static_cast<std::size_t>(rank)]->exit = 5;
+      records.by_rank[static_cast<std::size_t>(rank)]->us = rank == 2 ? 3'000 : 3'600;
+      records.by_rank[static_cast<std::size_t>(rank)]->text = fmt::format("disk {} is full", rank);
     }
     blamed(records, {"cause: rank 2 on host a failed at", "disk 2 is full"});
   }
@@ -204,7 +204,7 @@ TEST_CASE(
 TEST_CASE("blame: a cut cable is the network's, not that of the hosts at its ends") {
   FlightRecords records = four_ranks(3);
   for (int rank = 0; rank < 4; ++rank)
-    records.of[static_cast<std::size_t>(rank)]->host = rank < 2 ? "a" : "b";
+    records.by_rank[static_cast<std::size_t>(rank)]->host = rank < 2 ? "a" : "b";
   const auto loses = [&](int rank, int other) {
     add_event(records, rank, event_at(4'000'000 + rank, FlightEvent::kLost, {}, {other}));
   };
@@ -217,7 +217,7 @@ TEST_CASE("blame: a cut cable is the network's, not that of the hosts at its end
     CHECK(blame(records).find("network") == std::string::npos);
   }
   SUBCASE("three: the one at all ends") {
-    records.of[3]->host = "c";
+    records.by_rank[3]->host = "c";
     loses(2, 3);
     loses(3, 2);
     blamed(records, {"cause: the network between host b and the others: ranks 0, 2 and 3"});
@@ -294,7 +294,7 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
   CHECK(contains(blame(records),
                  "cause: ranks 1 and 2 wait for each other, as they issued different things"));
   // but before that it is a cause
-  records.of[1]->events[records.of[1]->events.size() - 2].us = 7'999'000;
+  records.by_rank[1]->events[records.by_rank[1]->events.size() - 2].us = 7'999'000;
   CHECK(contains(blame(records), "cause: rank 2: waits for a disk, as rank 1 saw"));
 }
 
@@ -310,7 +310,7 @@ TEST_CASE("blame: different collective calls of one number") {
 
 TEST_CASE("blame: a ring that begins in the midst of what the other has is lined up with it") {
   FlightRecords records = four_ranks(6);
-  auto& events = records.of[1]->events;
+  auto& events = records.by_rank[1]->events;
   events.erase(events.begin(), events.begin() + 12);
   CHECK(contains(blame(records), "order: all ranks issued the same"));
 }
@@ -325,14 +325,14 @@ TEST_CASE("blame: a rank that waits for its data") {
 
 TEST_CASE("blame: data that nobody has, with no rank waiting for another yet") {
   FlightRecords records = four_ranks(3);
-  for (auto& record : records.of) record->reason = "asked";
+  for (auto& record : records.by_rank) record->reason = "asked";
   add_event(records, 1, event_at(3'000, FlightEvent::kLoad));
   CHECK(contains(blame(records), "cause: rank 1: in step 2 it waits for its data loader since"));
 }
 
 TEST_CASE("blame: nothing wrong") {
   FlightRecords records = four_ranks(3);
-  for (auto& record : records.of) record->reason = "end";
+  for (auto& record : records.by_rank) record->reason = "end";
   CHECK(blame(records) ==
         "waits: no rank waits for another\ncause: none, nothing went wrong\norder: all ranks "
         "issued the same, and are in step 2\n");
@@ -356,14 +356,14 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
   write(0, {});
   write(1, {});
   const FlightRecords whole = read_flight_records(folder);
-  REQUIRE(whole.of.size() == 3);
+  REQUIRE(whole.by_rank.size() == 3);
   CHECK(whole.damaged.empty());
-  REQUIRE(whole.of[1]);
-  CHECK_FALSE(whole.of[2]);
-  CHECK(whole.of[1]->text == "why");
-  REQUIRE(whole.of[1]->events.size() == 2);
-  CHECK(whole.of[1]->events[1].ranks == std::vector<int>{0, 1});
-  CHECK(whole.of[1]->events[1].place.round == 3);
+  REQUIRE(whole.by_rank[1]);
+  CHECK_FALSE(whole.by_rank[2]);
+  CHECK(whole.by_rank[1]->text == "why");
+  REQUIRE(whole.by_rank[1]->events.size() == 2);
+  CHECK(whole.by_rank[1]->events[1].ranks == std::vector<int>{0, 1});
+  CHECK(whole.by_rank[1]->events[1].place.round == 3);
   const std::vector<std::pair<std::function<std::string(std::string)>, std::string>> faults{
       {[](std::string text) { return text.substr(0, text.size() / 2); }, "damaged"},
       {[](std::string text) { return text.substr(0, text.rfind("{\"end\"")); }, "breaks off"},
@@ -387,8 +387,8 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
     REQUIRE(records.damaged.size() == 1);
     CHECK(contains(records.damaged[0].what(), "rank-2.jsonl"));
     CHECK(contains(records.damaged[0].what(), why));
-    CHECK_FALSE(records.of[2]);
-    CHECK(records.of[1]);
+    CHECK_FALSE(records.by_rank[2]);
+    CHECK(records.by_rank[1]);
     CHECK(records.broken == std::vector<int>{2});
   }
   // Nobody writes into the pipe, so that opening it would wait for ever.
@@ -398,7 +398,7 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
   const FlightRecords records = read_flight_records(folder);
   REQUIRE(records.damaged.size() == 1);
   CHECK(contains(records.damaged[0].what(), "rank-2.jsonl: cannot be read: it is a pipe"));
-  CHECK(records.of[0]);
+  CHECK(records.by_rank[0]);
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/none"), doctest::Contains("is no folder"),
                        Error);
   std::filesystem::create_directories(folder + "/empty");
@@ -419,16 +419,16 @@ TEST_CASE("flight records: of the newest start alone, and which that was") {
   const std::int64_t day = 86'400'000'000;
   for (const int rank : {0, 1, 2}) write("flight.before", rank, 3, 10 * day);
   FlightRecords records = read_flight_records(folder);
-  CHECK(records.of.size() == 3);
-  CHECK(records.before);
+  CHECK(records.by_rank.size() == 3);
+  CHECK(records.not_newest);
   CHECK(contains(start_text(records), "the start of 1970-01-1"));
   CHECK(contains(start_text(records), "not the newest one, which has left no record"));
   write("flight", 0, 2, 20 * day);
   write("flight", 1, 2, 20 * day);
   for (const int rank : {2, 3}) write("flight", rank, 4, 11 * day);
   records = read_flight_records(folder);
-  CHECK(records.of.size() == 2);
-  CHECK_FALSE(records.before);
+  CHECK(records.by_rank.size() == 2);
+  CHECK_FALSE(records.not_newest);
   CHECK(records.start == 20 * day);
   CHECK(records.earlier == std::vector<int>{2, 3});
   CHECK(contains(start_text(records), "the start of 1970-01-2"));

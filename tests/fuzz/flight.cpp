@@ -8,8 +8,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string path = fuzz::file("fuzz.jsonl", fuzz::text(data, size));
   return fuzz::reads_or_refuses([&] {
     FlightRecords records;
-    records.of.emplace_back(read_flight_record(path));
-    records.of.emplace_back(std::nullopt);
+    records.by_rank.emplace_back(read_flight_record(path));
+    records.by_rank.emplace_back(std::nullopt);
     if (blame(records).empty()) std::abort();
   });
 }

@@ -102,7 +102,6 @@ std::vector<std::uint8_t> draw_picture(const ClassLook& look, Draws draws, std::
       const double light = is_object ? 1.0 - 0.2 * dy : 0.65 + 0.35 * wave;
       noise = noise * 1664525U + 1013904223U;
       for (std::size_t c = 0; c < 3; ++c) {
-        // Noise like that of a camera.
         const double grain = static_cast<double>((noise >> (8 + 8 * c)) & 15U) - 7.5;
         const double value = (is_object ? object : ground)[c] * light + grain;
         pixel[c] = static_cast<std::uint8_t>(std::clamp(value, 0.0, 255.0));

@@ -172,7 +172,6 @@ class Destination {
   int descriptor_ = -1;
 };
 
-/// The pictures of one shard.
 struct ShardTask {
   std::size_t split = 0;
   std::uint32_t number = 0;
@@ -293,8 +292,8 @@ ShardIndex make_index(const std::string& folder, const PictureSplits& pictures,
     for (std::size_t label = 0; label + 1 < first.size(); ++label) {
       if (first[label + 1] == 0) {
         fail(ExitCode::kUsage, "prepare",
-             "no picture of {}/{} can be decoded, so that class would have none; mend its files, "
-             "or remove the class",
+             "no picture of {}/{} can be decoded, so that class would have none; repair its "
+             "files, or remove the class",
              pictures.roots[split], index.classes[label]);
       }
       first[label + 1] += first[label];

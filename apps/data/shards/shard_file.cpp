@@ -15,7 +15,7 @@ namespace starling {
 namespace {
 
 constexpr const char* kAnew =
-    "delete the file and call starling-prepare images again, which makes it anew";
+    "delete the file and call starling-prepare images again, which writes it again";
 
 std::size_t padding_after(std::uint64_t at) { return static_cast<std::size_t>((8 - at % 8) % 8); }
 
@@ -112,9 +112,9 @@ std::string ShardFile::title(std::int64_t record) const {
   return fmt::format("{}: record {} ({})", path(), record, shown(name(record), 200));
 }
 
-std::span<const std::uint8_t> ShardFile::bytes(std::int64_t record, bool there) const {
+std::span<const std::uint8_t> ShardFile::bytes(std::int64_t record, bool resident) const {
   const ShardEntry& found = entry(record);
-  if (!there) {
+  if (!resident) {
     bring_table(&found, sizeof found);
     map_.bring(found.at, found.bytes);
   }

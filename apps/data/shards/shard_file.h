@@ -91,11 +91,10 @@ class ShardFile {
   std::string name(std::int64_t record) const;
   /// "DEST/train-00000.shard: record 3 (ant/c.png)"
   std::string title(std::int64_t record) const;
-  /// A picture's bytes, loaded into memory first unless `there` says that they are.
-  std::span<const std::uint8_t> bytes(std::int64_t record, bool there = false) const;
+  /// A picture's bytes, loaded into memory first unless `resident` says that they are.
+  std::span<const std::uint8_t> bytes(std::int64_t record, bool resident = false) const;
   /// Starts prefetching a record's bytes. Returns whether they are already in memory.
   bool will_read(std::int64_t record) const;
-  /// Verifies the bytes' checksum.
   void verify(std::int64_t record) const;
 
  private:

@@ -26,11 +26,11 @@ struct IndexFileHeader {
 static_assert(sizeof(IndexFileHeader) == 72 && sizeof(ShardIndex::Shard) == 24);
 
 /// Reads consecutive fields; returns false at the end of the data.
-class Taker {
+class FieldReader {
  public:
-  explicit Taker(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  explicit FieldReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
   template <class T>
-  bool take(T* to, std::uint64_t count) {
+  bool read(T* to, std::uint64_t count) {
     if (count > bytes_.size() / sizeof(T)) return false;
     const auto length = static_cast<std::size_t>(count) * sizeof(T);
     if (length > 0) std::memcpy(static_cast<void*>(to), bytes_.data(), length);
@@ -38,10 +38,10 @@ class Taker {
     return true;
   }
   template <class T>
-  bool take(std::vector<T>& to, std::uint64_t count) {
+  bool read(std::vector<T>& to, std::uint64_t count) {
     if (count > bytes_.size() / sizeof(T)) return false;
     to.resize(static_cast<std::size_t>(count));
-    return take(to.data(), count);
+    return read(to.data(), count);
   }
   bool empty() const { return bytes_.empty(); }
 
@@ -54,12 +54,12 @@ void put(std::string& text, const T* from, std::size_t count) {
   text.append(reinterpret_cast<const char*>(from), count * sizeof(T));
 }
 
-bool take_index(Taker& taker, const IndexFileHeader& header, ShardIndex& index) {
+bool take_index(FieldReader& reader, const IndexFileHeader& header, ShardIndex& index) {
   for (std::size_t split = 0; split < 2; ++split) {
-    if (!taker.take(index.shards[split], header.shards[split])) return false;
+    if (!reader.read(index.shards[split], header.shards[split])) return false;
     if (header.shards[split] == 0) continue;
     std::vector<std::int64_t>& first = index.first[split];
-    if (!taker.take(first, std::uint64_t{header.classes} + 1)) return false;
+    if (!reader.read(first, std::uint64_t{header.classes} + 1)) return false;
     std::int64_t records = 0;
     for (const ShardIndex::Shard& shard : index.shards[split]) records += shard.records;
     if (first[0] != 0 || first.back() != records || !std::is_sorted(first.begin(), first.end()))
@@ -68,10 +68,10 @@ bool take_index(Taker& taker, const IndexFileHeader& header, ShardIndex& index) 
   for (std::uint32_t i = 0; i < header.classes; ++i) {
     std::uint32_t length = 0;
     std::vector<char> name;
-    if (!taker.take(&length, 1) || !taker.take(name, length)) return false;
+    if (!reader.read(&length, 1) || !reader.read(name, length)) return false;
     index.classes.emplace_back(name.begin(), name.end());
   }
-  return taker.empty() && header.shards[0] > 0 && header.classes > 0;
+  return reader.empty() && header.shards[0] > 0 && header.classes > 0;
 }
 
 }  // namespace
@@ -98,8 +98,8 @@ ShardIndex read_shard_index(const std::string& folder) {
   }
   const MappedFile file(path);
   IndexFileHeader header;
-  Taker taker(file.bytes());
-  if (!taker.take(&header, 1) || header.magic != IndexFileHeader{}.magic)
+  FieldReader reader(file.bytes());
+  if (!reader.read(&header, 1) || header.magic != IndexFileHeader{}.magic)
     fail(ExitCode::kUsage, "shards",
          "{} is no index of shards by its first bytes; needed: a folder that starling-prepare has "
          "made",
@@ -116,10 +116,10 @@ ShardIndex read_shard_index(const std::string& folder) {
   ShardIndex index;
   index.settings = header.settings;
   if (header.bytes != file.bytes().size() || found != written ||
-      !take_index(taker, header, index)) {
+      !take_index(reader, header, index)) {
     fail(ExitCode::kUsage, "shards",
-         "{} is cut off or damaged; delete the file and call starling-prepare images again, which "
-         "makes it anew",
+         "{} is cut off or damaged; delete the file and call starling-prepare images again, "
+         "which writes it again",
          path);
   }
   return index;
@@ -163,7 +163,7 @@ void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t s
 }
 
 ShardSet::ShardSet(const std::string& folder, const ShardIndex& index, std::size_t split)
-    : starts_(1, 0), verified_(index.records(split)), there_(index.records(split)) {
+    : starts_(1, 0), verified_(index.records(split)), resident_(index.records(split)) {
   const auto& shards = index.shards[split];
   for (std::size_t number = 0; number < shards.size(); ++number) {
     files_.push_back(std::make_unique<ShardFile>(
@@ -184,12 +184,12 @@ ShardSet::Place ShardSet::place(std::int64_t record) const {
 
 std::span<const std::uint8_t> ShardSet::bytes(std::int64_t record) const {
   const auto [file, number] = place(record);
-  const bool there = there_.take(record);
+  const bool resident = resident_.test_and_clear(record);
   if (!verified_.has(record)) {
     file->verify(number);
     verified_.set(record);
   }
-  return file->bytes(number, there);
+  return file->bytes(number, resident);
 }
 
 void ShardSet::will_read(std::span<const std::int64_t> records) const {
@@ -198,7 +198,7 @@ void ShardSet::will_read(std::span<const std::int64_t> records) const {
   try {
     for (const std::int64_t record : sorted) {
       const auto [file, number] = place(record);
-      if (file->will_read(number)) there_.set(record);
+      if (file->will_read(number)) resident_.set(record);
     }
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;

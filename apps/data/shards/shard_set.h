@@ -66,15 +66,16 @@ class ShardSet {
   std::vector<std::unique_ptr<ShardFile>> files_;
   std::vector<std::int64_t> starts_;  ///< the number of each file's first record, and the total
   /// One bit per record, set and cleared atomically.
-  class Marks {
+  class RecordBits {
    public:
-    explicit Marks(std::int64_t records) : words_(static_cast<std::size_t>(records / 64 + 1)) {}
+    explicit RecordBits(std::int64_t records)
+        : words_(static_cast<std::size_t>(records / 64 + 1)) {}
     bool has(std::int64_t record) const {
       return (word(record).load(std::memory_order_relaxed) & bit(record)) != 0;
     }
     void set(std::int64_t record) { word(record).fetch_or(bit(record), std::memory_order_relaxed); }
     /// Clears a bit; returns whether it was set.
-    bool take(std::int64_t record) {
+    bool test_and_clear(std::int64_t record) {
       return has(record) &&
              (word(record).fetch_and(~bit(record), std::memory_order_relaxed) & bit(record)) != 0;
     }
@@ -89,8 +90,8 @@ class ShardSet {
     }
     std::vector<std::atomic<std::uint64_t>> words_;
   };
-  mutable Marks verified_;
-  mutable Marks there_;  ///< records found in memory by will_read(), until they are read
+  mutable RecordBits verified_;
+  mutable RecordBits resident_;  ///< records found in memory by will_read(), until they are read
 };
 
 }  // namespace starling

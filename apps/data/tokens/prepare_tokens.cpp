@@ -39,7 +39,6 @@ void each_text(const std::vector<std::string>& files, const std::string& field, 
   if (count.texts == count.empty) refuse_empty(files);
 }
 
-/// The files' total size.
 std::int64_t bytes_of_files(const std::vector<std::string>& files) {
   std::int64_t bytes = 0;
   for (const std::string& path : files) {

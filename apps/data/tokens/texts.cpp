@@ -49,7 +49,6 @@ bool is_one_of(const fs::path& file, const std::vector<std::string>& others) {
   });
 }
 
-/// The text in a line of JSON.
 std::string text_of_line(std::string_view line, const std::string& field, const std::string& path,
                          std::int64_t number) {
   const auto refuse = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
@@ -88,7 +87,7 @@ std::string note_on_encoding(const std::string& path, std::string_view text) {
                        shown(path, 200), zero);
   const std::size_t valid = valid_utf8(text);
   if (valid == text.size()) return {};
-  return fmt::format("{}: byte {} is not UTF-8; U+FFFD stands for such", shown(path, 200), valid);
+  return fmt::format("{}: byte {} is not UTF-8; such bytes become U+FFFD", shown(path, 200), valid);
 }
 
 std::string_view text_of(std::span<const std::uint8_t> bytes) {
@@ -158,8 +157,8 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
     if (const std::string told = note_on_encoding(path, text); !told.empty()) note(told);
     if (path.find(".jsonl") != path.npos && text.starts_with("{"))
       note(
-          fmt::format("{}: is taken as it is, braces and all; the texts in JSON lines alone are "
-                      "had by naming their field",
+          fmt::format("{}: is used as it is, including the JSON syntax; to use only its texts, "
+                      "name their field",
                       shown(path, 200)));
     return give({text});
   }

@@ -316,7 +316,6 @@ class Windows : public Dataset {
   bool has_gaps_ = false;  ///< some token numbers are unused
 };
 
-/// Token files.
 class Tokens final : public Windows {
  public:
   explicit Tokens(ConfigSection& section) {

@@ -17,7 +17,7 @@ struct MapArguments {
   double numbers[kMapMostNumbers];
   float narrow_numbers[kMapMostNumbers];
   /// Numbers of threads that process a pack each, then of threads that process one element of the
-  /// tail
+  /// tail; packs of a row
   Index packs, tail, row_packs;
   Index size[kMapOuter], stride[kMapTensors][kMapOuter];
 };

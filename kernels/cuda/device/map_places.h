@@ -22,7 +22,7 @@ struct MapPlan {
   MapStep steps[kMapMostSteps];
   int count, tensors, slots;
   const void* in[kMapTensors];
-  bool wide[kMapTensors];     ///< stored in A's type, not T
+  bool wide[kMapTensors];     ///< of T's type of arithmetic, not of T
   bool repeats[kMapTensors];  ///< constant along the last dimension
   A numbers[kMapMostNumbers];
   /// Dimensions except the last: `kept` ones that remain after a Reduce, then the reduced ones

@@ -90,14 +90,14 @@ class Nvrtc final : public Compiler {
       if (error == cudaSuccess) error = cudaLibraryGetKernel(&kernel, library, "compiled_map");
       if (error != cudaSuccess) why = cudaGetErrorString(error);
     }
-    if (!kernel && !std::exchange(told_, true))
+    if (!kernel && !std::exchange(logged_, true))
       log::warning("[cuda] a chain of functions runs step by step, as it was not compiled: {}",
                    why);
     return kernels[capability_ + key] = reinterpret_cast<const void*>(kernel);
   }
 
   std::string capability_;
-  bool told_ = false;
+  bool logged_ = false;
 };
 
 }  // namespace

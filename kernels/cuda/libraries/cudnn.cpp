@@ -93,7 +93,7 @@ class CudnnLibrary final : public Cudnn {
     if (!plan) return false;
     plans_.run(*plan, bindings, stream);
     // cuDNN returns NaN for queries whose keys are all masked.
-    if (args.mask) clear_unseeing(args, stream);
+    if (args.mask) clear_masked_queries(args, stream);
     return true;
   }
 

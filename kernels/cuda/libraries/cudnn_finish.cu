@@ -123,7 +123,7 @@ void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, Stream
   });
 }
 
-void clear_unseeing(const AttentionForward& args, StreamHandle stream) {
+void clear_masked_queries(const AttentionForward& args, StreamHandle stream) {
   const View &mask = args.mask, &y = args.y;
   const Index rows = args.lse.elements();
   type_of(y.tensor(), [&](auto type) {

@@ -14,6 +14,6 @@ void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream);
 void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream);
 
 /// For queries whose keys are all masked: y = 0, lse = +infinity.
-void clear_unseeing(const AttentionForward& args, StreamHandle stream);
+void clear_masked_queries(const AttentionForward& args, StreamHandle stream);
 
 }  // namespace starling::cuda

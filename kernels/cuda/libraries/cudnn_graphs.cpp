@@ -60,7 +60,6 @@ class OpenGraph final : public fe::graph::Graph {
   }
 };
 
-/// Builds the frontend's graph for a spec.
 class GraphBuilder {
  public:
   GraphBuilder(OpenGraph& graph, const GraphSpec& spec, const PlanRules& rules)
@@ -236,8 +235,8 @@ class Plan final : public GraphPlan {
     graph_.deselect_workspace_greater_than(static_cast<std::int64_t>(rules.workspace));
     candidates_ = graph_.supported();
     if (candidates_.empty())
-      why =
-          fmt::format("none of its {} engines keeps the rules", graph_.get_execution_plan_count());
+      why = fmt::format("none of its {} engines satisfies the settings",
+                        graph_.get_execution_plan_count());
   }
 
   int candidates() const override { return static_cast<int>(candidates_.size()); }
@@ -255,7 +254,7 @@ class Plan final : public GraphPlan {
 
   std::size_t workspace(int candidate) const override {
     const std::int64_t bytes = graph_.get_workspace_size_plan_at_index(at(candidate));
-    require(bytes >= 0, "cudnn", "{}: cuDNN does not tell the workspace", text(spec_));
+    require(bytes >= 0, "cudnn", "{}: cuDNN does not return the workspace size", text(spec_));
     return static_cast<std::size_t>(bytes);
   }
 

@@ -45,7 +45,7 @@ void CudnnPlans::prepare(const GraphSpec& spec, Entry& entry) {
     return;
   }
   entry.plan.reset();
-  log::warning("[cudnn] {}: no engine ({}); an own kernel does it", text(spec), why);
+  log::warning("[cudnn] {}: no engine ({}); our own kernel is used", text(spec), why);
 }
 
 void CudnnPlans::run(Entry& entry, const Bindings& bindings, StreamHandle stream) {

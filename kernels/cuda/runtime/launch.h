@@ -66,7 +66,6 @@ void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #endif
 }
 
-/// See load_kernel().
 template <class... P>
 void load(void (*kernel)(P...),
           const std::source_location& where = std::source_location::current()) {

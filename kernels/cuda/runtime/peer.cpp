@@ -44,7 +44,7 @@ void CudaPeerMemory::tick() {
   ticks_ = std::thread([this] {
     while (!stop_) {
       const auto ran = RunningClock::now().time_since_epoch() / std::chrono::milliseconds(1);
-      store_release_system(&words_->ran, static_cast<std::uint32_t>(ran));
+      store_release_system(&words_->clock_ms, static_cast<std::uint32_t>(ran));
       std::this_thread::sleep_for(std::chrono::milliseconds(PeerWords::kTick));
     }
   });
@@ -73,15 +73,15 @@ std::shared_ptr<PeerBlock> CudaPeerMemory::map(int descriptor, std::size_t bytes
 }
 
 std::optional<PeerMemory::Loss> CudaPeerMemory::lost() const {
-  if (load_acquire_system(&words_->told) == 0) return std::nullopt;
+  if (load_acquire_system(&words_->timed_out) == 0) return std::nullopt;
   return Loss{words_->rank, {words_->bucket, words_->kind}, words_->wanted, words_->seen};
 }
 
-void CudaPeerMemory::give_up() { store_release_system(&words_->lost, 1); }
+void CudaPeerMemory::give_up() { store_release_system(&words_->stop_waiting, 1); }
 
 void CudaPeerMemory::restart() {
-  store_release_system(&words_->told, 0);
-  store_release_system(&words_->lost, 0);
+  store_release_system(&words_->timed_out, 0);
+  store_release_system(&words_->stop_waiting, 0);
 }
 
 }  // namespace starling::cuda

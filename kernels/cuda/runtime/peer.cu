@@ -27,8 +27,8 @@ __global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited,
       const std::uint32_t seen = load_acquire_system(awaited.counters[i]);
       if (has_reached(seen, wanted)) break;
       if (looks % kLooksAtWords == 0) {
-        if (load_acquire_system(&words->lost) != 0) return;
-        const std::uint32_t now = load_acquire_system(&words->ran);
+        if (load_acquire_system(&words->stop_waiting) != 0) return;
+        const std::uint32_t now = load_acquire_system(&words->clock_ms);
         if (begin == 0) begin = now;  // 0: not set yet
         if (now - begin > limit) {
           words->rank = awaited.ranks[i];
@@ -36,8 +36,8 @@ __global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited,
           words->kind = purpose.kind;
           words->wanted = wanted;
           words->seen = seen;
-          store_release_system(&words->told, 1);
-          store_release_system(&words->lost, 1);
+          store_release_system(&words->timed_out, 1);
+          store_release_system(&words->stop_waiting, 1);
           return;
         }
       }

@@ -18,13 +18,13 @@ class CudaBackend;
 /// Words in pinned host memory: the device reports a wait that timed out, and the host tells it to
 /// stop waiting.
 struct PeerWords {
-  std::uint32_t lost = 0;  ///< nonzero: stop waiting
-  std::uint32_t told = 0;  ///< nonzero: the other fields describe the wait that timed out
+  std::uint32_t stop_waiting = 0;  ///< nonzero: stop waiting
+  std::uint32_t timed_out = 0;     ///< nonzero: the other fields describe the wait that timed out
   std::int32_t rank = 0, bucket = 0, kind = 0;
   std::uint32_t wanted = 0, seen = 0;
   /// Written by the host: milliseconds during which its process was running, the clock of time
   /// limits
-  std::uint32_t ran = 0;
+  std::uint32_t clock_ms = 0;
   static constexpr std::uint32_t kTick = 50;  ///< milliseconds
 };
 
@@ -54,15 +54,13 @@ class CudaPeerMemory final : public PeerMemory {
   void give_up() override;
   void restart() override;
 
-  /// In peer.cu
   void signal(std::uint32_t* counter, std::uint32_t value) override;
-  /// In peer.cu
   void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose,
              double limit_seconds) override;
 
  private:
   void load_kernels();  ///< peer.cu
-  void tick();          ///< updates `ran` periodically from now on
+  void tick();          ///< updates `clock_ms` periodically from now on
 
   CudaBackend& backend_;
   std::shared_ptr<std::byte> pinned_;

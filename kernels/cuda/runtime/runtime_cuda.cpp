@@ -44,7 +44,6 @@ void warn_unless_freed(cudaError_t error, const char* call) noexcept {
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(EventHandle event) { return static_cast<cudaEvent_t>(event); }
 
-/// The names of the streams, for errors.
 struct StreamNames {
   std::mutex mutex;
   std::map<cudaStream_t, std::string> names;

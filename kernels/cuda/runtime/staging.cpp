@@ -112,7 +112,7 @@ void EventRing::launched(Event after) {
 
 const EventRing::Mark* EventRing::find(Event event) {
   if (is_captured(event)) {
-    require(!capturing_, "cuda", "the host asks for an event of the capture that is under way");
+    require(!capturing_, "cuda", "the host queries an event of the capture in progress");
     event = last_launch_;
   }
   require(event.id < next_, "cuda", "an event that was never recorded, number {}", event.id);

@@ -26,7 +26,6 @@ using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 /// kUpdate and kCommunication, and on kUpload if the capture waits for an event of kUpload from
 /// before it (end_capture() returns these streams). After the capture its events refer to the last
 /// launch of any graph.
-/// its marks stand for the last launch of any graph.
 class EventRing {
  public:
   explicit EventRing(const Streams& streams);
@@ -111,7 +110,6 @@ class Staging {
                       StreamHandle stream);
   /// Writes the data of the copies up to this event, which the caller has waited for.
   void finish(Event event);
-  /// Finishes all copies.
   void finish_all();
 
   /// Bytes copied into and out of slots by the host in this process; for tests.

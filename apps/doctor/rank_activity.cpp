@@ -1,4 +1,4 @@
-#include "apps/doctor/standing.h"
+#include "apps/doctor/rank_activity.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ std::string call_text(const RecordedEvent& event) {
   return fmt::format("{} (call {})", event.what, event.place.round);
 }
 
-std::string Standing::wait_text() const {
+std::string RankActivity::wait_text() const {
   if (wait->event == FlightEvent::kCall) return call_text(*wait);
   if (wait->event == FlightEvent::kReaders)
     return fmt::format("the readers of step {}, bucket {}", wait->place.step - 1,
@@ -29,8 +29,8 @@ std::int64_t gave_up_at(const FlightRecord& record) {
   return INT64_MAX;
 }
 
-Standing standing_of(const FlightRecord& record, std::int64_t end) {
-  Standing now;
+RankActivity activity_of(const FlightRecord& record, std::int64_t end) {
+  RankActivity now;
   now.step = record.step;
   for (const RecordedEvent& event : record.events) {
     const bool noticed = event.event == FlightEvent::kTimeout ||

@@ -22,7 +22,7 @@ std::string exchange_text(const FlightPlace& place);
 std::string call_text(const RecordedEvent& event);
 
 /// What one rank was doing when its record was written.
-struct Standing {
+struct RankActivity {
   /// An unfinished kWait, kReaders or kCall; null: it was not waiting for ranks
   const RecordedEvent* wait = nullptr;
   const RecordedEvent* load = nullptr;  ///< an unfinished wait for the data loader, or null
@@ -43,6 +43,6 @@ struct Standing {
 std::int64_t gave_up_at(const FlightRecord& record);
 /// Evaluates a record. Of events after `end`, only observations count, since a stopped rank that is
 /// resumed for termination still records some events.
-Standing standing_of(const FlightRecord& record, std::int64_t end);
+RankActivity activity_of(const FlightRecord& record, std::int64_t end);
 
 }  // namespace starling
