@@ -1,5 +1,6 @@
 #include "comm/algorithms/averages.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -24,12 +25,15 @@ std::string fp16_fault(StatesAt states) {
          "local or average, or another precision";
 }
 
-Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states)
+Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states,
+                   std::int64_t delay)
     : Algorithm(site),
       means_(site),
       outer_(site, 1.0, false),
       inner_(std::move(inner)),
-      states_(states) {
+      states_(states),
+      delay_(delay),
+      under_way_(site.buckets.size()) {
   require(states != StatesAt::kReset || !site.check_overflow, "algorithm",
           "states are reset though each rank counts its own updates");
   if (site.transport.size() > 1) site.transport.prepare({});
@@ -46,15 +50,24 @@ void Averages::begin(const StepInfo& info) {
 
 void Averages::bucket_ready(int bucket) {
   inner_->bucket_ready(bucket);
-  if (inner_->updates_at_once() && meets(bucket, info_.step)) start(bucket);
+  if (inner_->updates_at_once()) start_if_due(bucket);
 }
 
 void Averages::backward_done() {
   inner_->backward_done();
-  for (int b = 0; b < buckets(); ++b) {
-    if (!inner_->updates_at_once() && meets(b, info_.step)) start(b);
-  }
+  for (int b = 0; !inner_->updates_at_once() && b < buckets(); ++b) start_if_due(b);
   meet_buckets();
+  if (!site_.overlap) settle_all();
+}
+
+void Averages::start_if_due(int b) {
+  if (!starts(b, info_.step)) return;
+  under_way_[static_cast<std::size_t>(b)] = true;
+  start(b);
+}
+
+void Averages::settle_all() {
+  for (int b = 0; delay_ > 0 && b < buckets(); ++b) settle(b);
 }
 
 void Averages::meet_buckets() {
@@ -62,6 +75,7 @@ void Averages::meet_buckets() {
   for (int b = 0; b < buckets(); ++b) {
     if (!meets(b, info_.step)) continue;
     met = true;
+    under_way_[static_cast<std::size_t>(b)] = false;
     meet(b);
     for (std::size_t k = 0; states_ != StatesAt::kLocal && k < bucket(b).states.size(); ++k) {
       if (states_ == StatesAt::kAverage) {
@@ -77,9 +91,28 @@ void Averages::meet_buckets() {
   outer_.join();
 }
 
+void Averages::finish() {
+  inner_->finish();
+  settle_all();  // what is under way is saved
+  outer_.join();
+}
+
+void Averages::conclude() {
+  finish();
+  for (int b = 0; b < buckets(); ++b) {
+    if (under_way_[static_cast<std::size_t>(b)]) meet(b);
+  }
+  outer_.join();
+}
+
 void Averages::resume(std::int64_t step) {
   for (std::int64_t t = step - 1; states_ == StatesAt::kReset && reset_at_ == 0 && t >= 0; --t) {
     if (meets(0, t)) reset_at_ = t + 1;
+  }
+  for (int b = 0; b < buckets(); ++b) {
+    for (std::int64_t t = std::max<std::int64_t>(0, step - delay_); t < step; ++t) {
+      if (starts(b, t)) under_way_[static_cast<std::size_t>(b)] = true;
+    }
   }
   inner_->resume(step);
 }
@@ -101,7 +134,11 @@ void Averages::apply(int b, const OptimizerRule& rule, std::vector<Tensor> state
 
 void Averages::take_mean(int b, const Tensor& numbers) {
   const Tensor sum = wait_mean(b);
-  if (site_.transport.size() > 1) apply(b, *mean_, {}, sum, numbers);
+  if (site_.transport.size() > 1) take_mean_of(b, sum, numbers);
+}
+
+void Averages::take_mean_of(int b, const Tensor& sum, const Tensor& numbers) {
+  apply(b, *mean_, {}, sum, numbers);
 }
 
 void Averages::average_state(int b, std::size_t k) {

@@ -18,16 +18,19 @@ StatesAt read_states(ConfigSection& config);
 std::string fp16_fault(StatesAt states);
 
 /// Base class of algorithms in which ranks train with an inner algorithm and synchronise after some
-/// steps.
+/// steps. With a delay the exchange starts so many steps before, is waited for and saved at a
+/// checkpoint, and used by conclude().
 class Averages : public Algorithm {
  public:
-  Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states);
+  Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states,
+           std::int64_t delay = 0);
 
   void begin(const StepInfo& info) override;
   void bucket_ready(int bucket) override;
   void backward_done() override;
   bool gradients_consumed(int bucket) const override { return inner_->gradients_consumed(bucket); }
-  void finish() override { inner_->finish(); }
+  void finish() override;
+  void conclude() override;
   void resume(std::int64_t step) override;
   Tensor control() const override { return inner_->control(); }
   double take_wait_seconds() override {
@@ -37,10 +40,14 @@ class Averages : public Algorithm {
  protected:
   /// Whether ranks synchronise the bucket after step t.
   virtual bool meets(int bucket, std::int64_t t) const = 0;
-  /// Called after the bucket's update, before meet(): starts exchanges.
+  /// Whether the bucket's exchange starts after step t.
+  bool starts(int bucket, std::int64_t t) const { return meets(bucket, t + delay_); }
+  /// Starts exchanges, after the bucket's update in the step that is `delay` before meet().
   virtual void start(int bucket) {
     means_.start(bucket, Algorithm::bucket(bucket).parameters, info_);
   }
+  /// With a delay: waits for what start() started, if anything.
+  virtual void settle(int /*bucket*/) {}
   virtual void meet(int bucket) = 0;
   /// Replaces a bucket's optimizer state by its mean over ranks.
   virtual void average_state(int bucket, std::size_t k);
@@ -57,14 +64,21 @@ class Averages : public Algorithm {
              const Tensor& numbers);
   /// Replaces `numbers` by their mean over ranks.
   void take_mean(int b, const Tensor& numbers);
+  /// The same, with the sum over ranks.
+  void take_mean_of(int b, const Tensor& sum, const Tensor& numbers);
 
   Means means_;
   Updater outer_;
   StepInfo info_;
 
  private:
+  void start_if_due(int b);
+  void settle_all();
+
   std::unique_ptr<Algorithm> inner_;
   StatesAt states_;
+  std::int64_t delay_;
+  std::vector<char> under_way_;          ///< by bucket: start() was called, and meet() not yet
   std::int64_t reset_at_ = 0;            ///< steps done when the states were last zeroed; 0: never
   std::unique_ptr<OptimizerRule> mean_;  ///< p' = g / n
 };

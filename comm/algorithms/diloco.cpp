@@ -27,7 +27,7 @@ struct DiLoCoSettings : OuterSettings {
 class DiLoCo final : public Averages {
  public:
   DiLoCo(const AlgorithmSite& site, const DiLoCoSettings& settings)
-      : Averages(site, std::make_unique<Alone>(site), settings.states),
+      : Averages(site, std::make_unique<Alone>(site), settings.states, settings.delay),
         settings_(settings),
         rule_(make_outer_rule(settings, means_.share(), settings.blend)) {
     require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
@@ -35,61 +35,14 @@ class DiLoCo final : public Averages {
     if (settings.delay == 0) deltas_ = like_parameters();
     for (int b = 0; settings.delay > 0 && b < buckets(); ++b) deltas_.push_back(state(b, 2));
     tickets_.resize(deltas_.size());
-    under_way_.resize(deltas_.size());
-  }
-
-  void bucket_ready(int b) override {
-    Averages::bucket_ready(b);
-    if (settings_.delay > 0 && inner().updates_at_once() && sends(b, info_.step)) send(b);
-  }
-  void backward_done() override {
-    Averages::backward_done();
-    for (int b = 0; settings_.delay > 0 && !inner().updates_at_once() && b < buckets(); ++b) {
-      if (sends(b, info_.step)) send(b);
-    }
-    for (int b = 0; !site_.overlap && b < buckets(); ++b) settle(b);
-  }
-  void conclude() override {
-    finish();
-    for (int b = 0; b < buckets(); ++b) {
-      if (under_way_[static_cast<std::size_t>(b)]) meet(b);
-    }
-    outer_.join();
-  }
-  void resume(std::int64_t step) override {
-    Averages::resume(step);
-    for (int b = 0; b < buckets(); ++b) {
-      for (std::int64_t t = std::max<std::int64_t>(0, step - settings_.delay); t < step; ++t) {
-        if (sends(b, t)) under_way_[static_cast<std::size_t>(b)] = true;
-      }
-    }
-  }
-  void finish() override {
-    Averages::finish();
-    for (int b = 0; b < buckets(); ++b) settle(b);  // Δ̄ under way is saved
-    outer_.join();
   }
 
  protected:
   bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
   void first_step() override { copy_parameters_to(0); }
   void start(int b) override {
-    if (settings_.delay == 0) send(b);
-  }
-  void meet(int b) override {
-    settle(b);
-    under_way_[static_cast<std::size_t>(b)] = false;
-    Bucket& of = bucket(b);
-    apply(b, *rule_, {state(b, 1), state(b, 0)}, deltas_[static_cast<std::size_t>(b)],
-          of.parameters);
-  }
-
- private:
-  bool sends(int b, std::int64_t t) const { return meets(b, t + settings_.delay); }
-  void send(int b) {
     const auto i = static_cast<std::size_t>(b);
     const Bucket& of = bucket(b);
-    under_way_[i] = true;
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
     site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters},
                                 .weight = {1.0, -1.0},
@@ -99,13 +52,19 @@ class DiLoCo final : public Averages {
       tickets_[i] = site_.transport.start_sum(deltas_[i], deltas_[i], {info_.step, b, info_.step});
     }
   }
-  void settle(int b) { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
+  void settle(int b) override { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
+  void meet(int b) override {
+    settle(b);
+    Bucket& of = bucket(b);
+    apply(b, *rule_, {state(b, 1), state(b, 0)}, deltas_[static_cast<std::size_t>(b)],
+          of.parameters);
+  }
 
+ private:
   DiLoCoSettings settings_;
   std::unique_ptr<OptimizerRule> rule_;
   std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks'
   std::vector<Ticket> tickets_;
-  std::vector<char> under_way_;  ///< a mean was started that no outer step has used
 };
 
 DiLoCoQuorum read_quorum(ConfigSection& config, const DiLoCoSettings& settings) {

@@ -21,6 +21,7 @@ std::unique_ptr<Algorithm> inner_of(const AlgorithmSite& site, bool of_node) {
 
 struct LocalSettings {
   std::int64_t period = 8, start = 0;
+  std::int64_t delay = 0;  ///< steps that a mean has to arrive
   bool by_topology = false, node_gradients = false;
   StatesAt states = StatesAt::kLocal;
 
@@ -29,12 +30,13 @@ struct LocalSettings {
 
 /// Local SGD (Stich 2019, arXiv 1805.09767): x' = U(x, g); after steps t ≥ S with H | t + 1 - S the
 /// mean of x, over all ranks or by a round of the topology. With a start it is post-local SGD (Lin
-/// et al. 2020, arXiv 1808.07217).
+/// et al. 2020, arXiv 1808.07217). With a delay τ it is the mean of what x was τ steps before.
 class LocalSgd final : public Averages {
  public:
   LocalSgd(const AlgorithmSite& site, const LocalSettings& settings)
-      : Averages(site, inner_of(site, settings.node_gradients), settings.states),
-        settings_(settings) {
+      : Averages(site, inner_of(site, settings.node_gradients), settings.states, settings.delay),
+        settings_(settings),
+        tickets_(site.buckets.size()) {
     if (!settings.by_topology) return;
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
     for (std::size_t k = 0; settings.states == StatesAt::kAverage && !site_.buckets.empty() &&
@@ -47,11 +49,17 @@ class LocalSgd final : public Averages {
  protected:
   bool meets(int, std::int64_t t) const override { return settings_.meets(t); }
   void start(int b) override {
+    if (settings_.delay > 0) return start_late(b);
     if (!settings_.by_topology) return Averages::start(b);
     site_.mixer.publish(b, info_.step, round());
     for (Mixer* states : states_) states->publish(b, info_.step, round());
   }
+  void settle(int b) override { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
   void meet(int b) override {
+    if (settings_.delay > 0) {
+      settle(b);
+      return take_mean_of(b, state(b, 0), bucket(b).parameters);
+    }
     if (!settings_.by_topology) return take_mean(b, bucket(b).parameters);
     mix(site_.mixer, b, bucket(b).parameters);
   }
@@ -61,6 +69,16 @@ class LocalSgd final : public Averages {
   }
 
  private:
+  /// The next steps change the parameters, so the sum is of a copy.
+  void start_late(int b) {
+    const Tensor& sum = state(b, 0);
+    const StreamScope scope(site_.backend, StreamKind::kUpdate);
+    site_.backend.copy(bucket(b).parameters, sum);
+    if (site_.transport.size() > 1) {
+      tickets_[static_cast<std::size_t>(b)] =
+          site_.transport.start_sum(sum, sum, {info_.step, b, info_.step});
+    }
+  }
   std::int64_t round() const { return (info_.step + 1 - settings_.start) / settings_.period - 1; }
   void mix(Mixer& mixer, int b, const Tensor& numbers) {
     outer_.mix(b, info_, mixer.receive(b, info_.step, round()), numbers);
@@ -68,7 +86,8 @@ class LocalSgd final : public Averages {
   }
 
   LocalSettings settings_;
-  std::vector<Mixer*> states_;  ///< of the optimizer's states
+  std::vector<Mixer*> states_;   ///< of the optimizer's states
+  std::vector<Ticket> tickets_;  ///< by bucket: of sums with a delay
 };
 
 }  // namespace
@@ -80,9 +99,21 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   settings.start =
       config.integer("start", 0, Range::closed(0, 1e6),
                      "before this step gradients are averaged instead, as by allreduce");
+  settings.delay = config.integer("delay", 0, Range::closed(0, 1e6),
+                                  "steps that a mean has to arrive; below period");
   settings.by_topology =
       config.choice("average", "all", {"all", "topology"},
                     "over all ranks, or by a round of the topology") == "topology";
+  if (settings.delay >= settings.period) {
+    config.error("delay", "is {}, but averages are {} steps apart; allowed: < {}", settings.delay,
+                 settings.period, settings.period);
+  }
+  if (settings.delay > 0 && settings.by_topology) {
+    config.error("delay",
+                 "is {}, but a mix by the topology is used at once; allowed: 0, or \"average\": "
+                 "\"all\"; gossip_diloco's mixes have a period to arrive",
+                 settings.delay);
+  }
   settings.node_gradients =
       config.choice("gradients", "local", {"local", "node"},
                     "between averages: the rank's own, or the mean over its node") == "node";
@@ -105,8 +136,9 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
       return steps <= settings.start || settings.meets(steps - 1);
     };
     cost.exchanges[0].what = PlannedExchange::kModels;
+    cost.exchanges[0].hidden = settings.delay;
   }
-  cost.near_all_reduce = true;
+  cost.near_all_reduce = settings.delay == 0;  // a delay discards steps
   cost.tried = {{"period", 2}, {"period", 4}, {"period", 32}};
   return {
       .title = "local SGD",
@@ -121,6 +153,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
                 .fp16_fault = fp16_fault(settings.states),
                 .by_nodes = settings.node_gradients,
                 .ranks_per_node = ranks_per_node},
+      .states = settings.delay > 0 ? std::vector<KeptState>{{"sum"}} : std::vector<KeptState>{},
       .scratch = settings.node_gradients ? 1 : 0,
       .messages = {.always = settings.by_topology,
                    .mixes_states = settings.by_topology && settings.states == StatesAt::kAverage},

@@ -40,6 +40,8 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 0 2 | a period that does not divide it | sync\.algorithm\.period: 7 steps do not divide | {"type":"local_sgd","period":7} | ring
 2 2 | fragments that do not divide the period | fragments: is 4, which does not divide the period of 6 | {"type":"diloco","period":6,"fragments":4} | ring
 2 2 | a delay as long as a fragment's turn | delay: is 3, but outer steps are 3 steps apart; allowed: < 3 | {"type":"diloco","period":6,"fragments":2,"delay":3} | ring
+2 2 | a delay as long as the period | sync\.algorithm\.delay: is 6, but averages are 6 steps apart; allowed: < 6 | {"type":"local_sgd","period":6,"delay":6} | ring
+2 2 | a delay of a mix by the topology | sync\.algorithm\.delay: is 2, but a mix by the topology is used at once; allowed: 0, or | {"type":"local_sgd","period":6,"delay":2,"average":"topology"} | ring
 2 2 | more fragments than buckets | run\.json: sync\.algorithm\.fragments: is 12, but the model has [0-9]+ buckets?; allowed | {"type":"diloco","period":12,"fragments":12} | ring
 2 2 | states that are reset in fp16 | algorithm: local SGD does not go with fp16: states is reset, but in fp16 each rank | {"type":"local_sgd","states":"reset"} | ring | precision=fp16
 2 2 | a scale of the rate where gradients are means | sync\.lr_scale: is .* but all-reduce averages the gradients | allreduce | ring | sync.lr_scale=2

@@ -23,6 +23,7 @@ cached samples | data.cache=memory | data.threads=2 | data.sampler=class_balance
 algorithm state | sync.algorithm=gradient_tracking | sync.topology.type=one-peer-exp
 algorithm state | sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2}
 algorithm state | sync.topology.type=one-peer-exp | sync.algorithm={"type":"gossip_diloco","period":6,"fragments":2}
+algorithm state | sync.algorithm={"type":"local_sgd","period":7,"delay":3,"states":"average"}
 algorithm state | sync.algorithm={"type":"slowmo","period":5,"inner":"gossip"}
 algorithm state | sync.exchange=int8 | sync.algorithm={"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32}
 algorithm state | sync.topology.type=static-ring | sync.algorithm={"type":"choco","block":32,"consensus_step":0.5}

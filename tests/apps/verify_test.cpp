@@ -145,8 +145,9 @@ TEST_CASE(
       slow{{"type", "slowmo"}, {"period", 3}, {"states", "average"}},
       outer{{"type", "diloco"}, {"period", 6}, {"fragments", 2}},
       late{{"type", "diloco"}, {"period", 6}, {"delay", 2}},
-      post{{"type", "local_sgd"}, {"period", 2}, {"start", 1}};
-  for (const json& algorithm : {local, slow, outer, late, post}) {
+      post{{"type", "local_sgd"}, {"period", 2}, {"start", 1}},
+      late_local{{"type", "local_sgd"}, {"period", 3}, {"delay", 2}};
+  for (const json& algorithm : {local, slow, outer, late, post, late_local}) {
     CAPTURE(algorithm.dump());
     CHECK(said(verified_run(algorithm), 3, [](Trainer&, int) {})[0].empty());
   }
@@ -156,6 +157,7 @@ TEST_CASE(
   // After step 3 they have met; half of DiLoCo's buckets, too.
   CHECK(contains(said(verified_run(local), 3, flip_parameter)[0], "rank 1 on host"));
   CHECK(contains(said(verified_run(post), 3, flip_parameter)[0], "rank 1 on host"));
+  CHECK(contains(said(verified_run(late_local), 3, flip_parameter)[0], "rank 1 on host"));
   CHECK(contains(said(verified_run(slow), 3, flip_parameter)[0], "rank 1 on host"));
   CHECK(contains(said(verified_run(outer), 3, flip_parameter)[0], "rank 1 on host"));
   CHECK(said(verified_run(late), 3, flip_parameter)[0].empty());  // not yet

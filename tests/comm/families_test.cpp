@@ -179,7 +179,10 @@ const char* const kAlgorithms = R"([
   {"type": "bytegrad", "block": 0}, {"type": "bytegrad", "compressor": "none"},
   {"type": "qadam", "warmup": 3}, {"type": "qadam", "warmup": 1, "compressor": "int8", "block": 64},
   {"type": "qadam", "warmup": 2, "error_feedback": true},
-  {"type": "qadam", "warmup": 4, "compressor": "none"}])";
+  {"type": "qadam", "warmup": 4, "compressor": "none"},
+  {"type": "local_sgd", "period": 4, "delay": 3}, {"type": "local_sgd", "period": 3, "start": 2, "delay": 1},
+  {"type": "local_sgd", "period": 4, "delay": 1, "states": "average"},
+  {"type": "local_sgd", "period": 3, "delay": 2, "states": "reset"}])";
 /// As bf16 and as int8.
 const char* const kEncoded = R"([
   {"type": "gossip"}, {"type": "gossip", "order": "atc"},
@@ -399,6 +402,13 @@ TEST_CASE("comm/families: types are each other's special cases") {
       all.push_back({{local(period), slow(0.0), Run(with_type("diloco", outer), optimizer)},
                      slow(0.2),
                      1e-4});
+      if (period == 1) continue;
+      const auto late = [&](const char* type, json keys) {
+        keys["period"] = period;
+        keys["delay"] = period / 2;
+        return Run(with_type(type, keys), optimizer);
+      };
+      all.push_back({{late("local_sgd", json::object()), late("diloco", outer)}, local(period)});
     }
   }
   const auto outer = [](bool nesterov) {

@@ -319,23 +319,26 @@ class Simulation : public PlainRun {
   }
 
   void local_sgd() {
-    const int period = key("period", 8), start = key("start", 0);
+    const int period = key("period", 8), start = key("start", 0), delay = key("delay", 0);
     const bool all = key<std::string>("average", "all") == "all";
     const bool by_nodes = key<std::string>("gradients", "local") == "node";
+    Vectors late;
     for (int t = 0; t < steps; ++t) {
       if (t < start) {
         all_reduce_step(t, true);
-      } else {
-        x = updated(x, by_nodes ? node_gradients(t) : own_gradients(t), t);
-        if ((t + 1 - start) % period == 0) {
-          const Average average = [&](const Vectors& v) {
-            return all ? mean(v) : mixed(v, (t + 1 - start) / period - 1);
-          };
-          x = average(x);
-          settle_states(average);
-        }
+        continue;
       }
+      x = updated(x, by_nodes ? node_gradients(t) : own_gradients(t), t);
+      if ((t + 1 - start + delay) % period == 0) late = x;
+      if ((t + 1 - start) % period != 0) continue;
+      const Average average = [&](const Vectors& v) {
+        return all ? mean(v) : mixed(v, (t + 1 - start) / period - 1);
+      };
+      x = average(late);
+      late.clear();
+      settle_states(average);
     }
+    if (hands_over && !late.empty()) x = mean(late);
   }
 
   void slowmo() {

@@ -319,6 +319,8 @@ TEST_CASE("planner/predict: what an algorithm exchanges follows from its keys") 
   same("bytegrad", predict_encoded_mean(network, step, 1e6, wire));
   same({{"type", "local_sgd"}, {"period", 5}}, predict_averages(network, step, 1e6, 5));
   same({{"type", "local_sgd"}, {"period", 5}, {"average", "topology"}}, gossip(false, 5));
+  same({{"type", "local_sgd"}, {"period", 5}, {"delay", 2}},
+       predict_averages(network, step, 1e6, 5, 2));
   same({{"type", "diloco"}, {"period", 6}, {"delay", 2}},
        predict_averages(network, step, 1e6, 6, 2));
   // Each of the 8 ranks sends its P to 7 others, once in 6 steps.
