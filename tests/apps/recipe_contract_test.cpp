@@ -38,6 +38,12 @@ optimizer state | $free | sync.algorithm=allreduce | sync.switch=[{"step":3,"alg
 optimizer state | $free | sync.algorithm={"type":"local_sgd","period":3,"states":"reset"}
 optimizer state | optimizer={"type":"adafactor","groups":[{"match":"bias","lr_scale":0.5}]}
 optimizer state | optimizer={"type":"muon"}
+let muon = optimizer={"type":"muon","lr":0.02,"groups":[{"match":"^3","orthogonal":false}]}
+algorithm state | $muon | sync.algorithm={"type":"diloco","period":7,"delay":3}
+optimizer state | $muon | sync.algorithm={"type":"diloco","period":7,"states":"reset"}
+algorithm state | $muon | sync.topology.type=one-peer-exp | sync.algorithm={"type":"gossip_diloco","period":6,"fragments":2}
+optimizer state | $muon | sync.topology.type=one-peer-exp | sync.algorithm={"type":"gossip_diloco","period":7,"states":"reset"}
+algorithm state | $muon | sync.algorithm={"type":"local_sgd","period":6,"start":5,"delay":3,"states":"reset"}
 optimizer state | optimizer={"type":"lars"}
 optimizer state | optimizer={"type":"lamb"}
 optimizer state | optimizer={"type":"accum_adamw","accum_iter":3} | schedule={"type":"cosine"}

@@ -42,6 +42,10 @@ std::vector<LayerRun> layer_runs() {
       {of("local_sgd", {{"period", 3}, {"states", "reset"}})},
       {of("slowmo", {{"period", 3}})},
       {of("diloco", {{"period", 4}, {"delay", 2}})},
+      {of("diloco", {{"period", 3}, {"states", "reset"}})},
+      {of("local_sgd", {{"period", 4}, {"delay", 2}})},
+      {of("gossip_diloco", {{"period", 3}}), "one-peer-exp"},
+      {of("gossip_diloco", {{"period", 3}, {"states", "reset"}}), "static-ring"},
   };
 }
 

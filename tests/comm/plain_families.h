@@ -21,10 +21,10 @@ struct PlainProblem {
       gradients;
 };
 
-/// Trains by sections 2 to 6 and mix_states of algorithms.md, but for async, for SGD and Adam.
-/// Every rank is in one loop, in fp64, straight from the formulas. Of the code under test it takes
-/// the topologies alone. `job.algorithm` may leave keys out, as a config may; `job.exchange` tells
-/// in gossip and qgm alone.
+/// Trains by sections 2 to 6 and mix_states of algorithms.md, but for async, for SGD, Adam
+/// and (on the quadratics) Muon. Every rank is in one loop, in fp64, straight from the formulas. Of
+/// the code under test it takes the topologies alone. `job.algorithm` may leave keys out, as a
+/// config may; `job.exchange` tells in gossip and qgm alone.
 std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks,
                                                   const PlainProblem* problem = nullptr);
 

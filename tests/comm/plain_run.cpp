@@ -66,7 +66,14 @@ void PlainRun::lay_out() {
   for (std::size_t p = 0; p < job_shapes().size(); ++p) {
     const auto count = static_cast<std::size_t>(job_shapes()[p].elements());
     curvatures_.insert(curvatures_.end(), count, curvature(p));
-    decays_.insert(decays_.end(), count, job_shapes()[p].rank() >= 2);
+    const Shape& shape = job_shapes()[p];
+    const std::int64_t rows = shape.rank() >= 2 ? shape[0] : 0;
+    layers_.push_back({.first = static_cast<std::int64_t>(decays_.size()),
+                       .elements = shape.elements(),
+                       .weight = rows > 0,
+                       .rows = rows,
+                       .columns = rows > 0 ? shape.elements() / rows : 0});
+    decays_.insert(decays_.end(), count, rows > 0);
     bucket_of_.insert(bucket_of_.end(), count, bucket[p]);
     for (std::size_t e = 0; e < count; ++e) place_of_.push_back(place[p] + e);
   }
@@ -198,7 +205,9 @@ void PlainRun::average_states(const Average& average, const std::vector<bool>& p
   }
 }
 
-void PlainRun::reset_optimizers() { optimizers.assign(n, PlainOptimizer(job_.optimizer, decays_)); }
+void PlainRun::reset_optimizers() {
+  optimizers.assign(n, PlainOptimizer(job_.optimizer, decays_, layers_));
+}
 
 Vector PlainRun::message(const Vector& v, std::size_t bucket) const {
   require(place_of_.size() == v.size() && bucket < message_sizes_.size(), "test",

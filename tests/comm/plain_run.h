@@ -98,6 +98,7 @@ class PlainRun {
   std::unique_ptr<Topology> topology_;
   Vector curvatures_;  // by element, as the next three
   std::vector<bool> decays_;
+  std::vector<LayerExtent> layers_;  // by parameter, of the job's quadratics
   std::vector<std::size_t> bucket_of_, place_of_;
   std::vector<std::size_t> message_sizes_;  // by bucket
 };
