@@ -20,6 +20,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/operations/codecs.h"
+#include "core/operations/sparse.h"
 #include "core/operations/updates.h"
 #include "core/random.h"
 #include "core/tensor.h"
@@ -177,7 +178,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   // Encoding and decoding of a bucket sent in 8 bits. The numbers differ, since encoding depends on
   // them.
   const Tensor unlike(*backend, Shape{n}, DType::kFloat32),
-      decoded(*backend, Shape{n}, DType::kFloat32);
+      decoded(*backend, Shape{n}, DType::kFloat32), rest(*backend, Shape{n}, DType::kFloat32);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint32_t bits =
         random_bits(1, RandomStream::kInit, 0, static_cast<std::uint64_t>(i)).v[0];
@@ -205,12 +206,52 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
                        .code = code,
                        .block = 256});
     };
-    part("encode", 5.0, to_codes);
-    part("decode", 5.0, from_codes);
-    part("encode + decode", 10.0, [=] { to_codes(), from_codes(); });
+    const double moved = 4.0 + static_cast<double>(codes.bytes()) / static_cast<double>(n);
+    part("encode", moved, to_codes);
+    part("decode", moved, from_codes);
+    part("encode + decode", 2.0 * moved, [=] { to_codes(), from_codes(); });
+    // Before an outer step: a difference and what the last one left, and what this one leaves.
+    const auto to_difference = [&, code, codes] {
+      backend->encode({.x = unlike,
+                       .message = codes,
+                       .code = code,
+                       .block = 256,
+                       .minus = decoded,
+                       .residual = rest,
+                       .decay = 0.95});
+    };
+    part("difference with residual", moved + 12.0, to_difference);
+  };
+  const auto add_sparse = [&](const char* name, double share) {
+    const SparseLayout layout(*backend, n, {{0, n}}, 4096, share, 2);
+    const Tensor codes(*backend, Shape{layout.bytes}, DType::kUInt8);
+    const auto part = [&](const char* what, double bytes, std::function<void()> work) {
+      subjects.push_back({fmt::format("{}: {}", name, what),
+                          nullptr,
+                          {},
+                          1,
+                          bytes * static_cast<double>(n),
+                          std::move(work)});
+    };
+    const double moved = static_cast<double>(layout.bytes) / static_cast<double>(n);
+    part("difference with residual", moved + 16.0, [&, layout, codes] {
+      backend->sparse_encode({.x = unlike,
+                              .message = codes,
+                              .layout = layout,
+                              .minus = decoded,
+                              .residual = rest,
+                              .decay = 0.95});
+    });
+    part("mean of 4", 4.0 * moved + 4.0, [&, layout, codes] {
+      backend->sparse_decode(
+          {.messages = {codes, codes, codes, codes}, .out = decoded, .layout = layout});
+    });
   };
   add_codec("int8", Code::kInt8);
   add_codec("minmax8", Code::kMinMax8);
+  add_codec("int4", Code::kInt4);
+  add_sparse("sparse 1/16", 1.0 / 16.0);
+  add_sparse("sparse 1/64", 1.0 / 64.0);
   add("sgd", nlohmann::json::object(), 1);
   add("sgd", {{"momentum", 0.9}}, 1);
   subjects[subjects.size() - 2].name = "sgd momentum";

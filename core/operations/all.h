@@ -16,4 +16,5 @@
 #include "core/operations/products.h"
 #include "core/operations/reduce.h"
 #include "core/operations/resampling.h"
+#include "core/operations/sparse.h"
 #include "core/operations/updates.h"

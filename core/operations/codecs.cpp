@@ -13,6 +13,7 @@ std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::i
     case Code::kBf16: return elements * 2;
     case Code::kInt8: return elements + blocks * 4;
     case Code::kMinMax8: return elements + blocks * 8;
+    case Code::kInt4: return elements / 2 + blocks * 4;
   }
   return 0;
 }
@@ -21,9 +22,10 @@ void check_message(const char* operation, const Tensor& message, DType dtype, st
                    Code code, std::int64_t block) {
   require(dtype == DType::kFloat32 || dtype == DType::kFloat64, operation,
           "numbers must be fp32 or fp64");
-  require(elements % 4 == 0 && block >= 0 && block % 32 == 0, operation,
-          "{} elements in blocks of {}; elements must be a multiple of 4, and blocks of 32",
-          elements, block);
+  const int multiple = code == Code::kInt4 ? 8 : 4;
+  require(elements % multiple == 0 && block >= 0 && block % 32 == 0, operation,
+          "{} elements in blocks of {}; elements must be a multiple of {}, and blocks of 32",
+          elements, block, multiple);
   const std::int64_t bytes = message_bytes(code, dtype, elements, block);
   require(message && message.dtype() == DType::kUInt8 && message.elements() == bytes, operation,
           "a message of {} bytes for {} elements; needed: {}", message ? message.elements() : 0,
@@ -33,6 +35,12 @@ void check_message(const char* operation, const Tensor& message, DType dtype, st
 void check(const Encode& args) {
   require(static_cast<bool>(args.x), "encode", "numbers are missing");
   check_message("encode", args.message, args.x.dtype(), args.x.elements(), args.code, args.block);
+  for (const Tensor* other : {&args.minus, &args.residual}) {
+    require(!*other || (other->dtype() == args.x.dtype() && other->elements() == args.x.elements()),
+            "encode", "a {} of {} {} for {} {}", other == &args.minus ? "subtrahend" : "residual",
+            *other ? other->elements() : 0, *other ? name_of(other->dtype()) : "",
+            args.x.elements(), name_of(args.x.dtype()));
+  }
 }
 
 void check(const Decode& args) {

@@ -5,29 +5,29 @@
 #include <vector>
 
 #include "core/operations/accesses.h"
+#include "core/operations/code.h"
 #include "core/tensor.h"
 
 // Encodings of messages in fewer bytes.
 namespace starling {
 
-/// Encodings. Computed in fp32 (kernels/math/codec.h); fp64 is rounded to fp32 first.
-enum class Code : std::uint8_t {
-  kNone,
-  kBf16,     ///< rounded to nearest even
-  kInt8,     ///< q·s with s = max|x| / 127 of each block
-  kMinMax8,  ///< 256 levels between minimum and maximum of each block
-};
-
-/// Size of a message of `elements` (a multiple of 4) of `dtype` (fp32 or fp64): the codes, then
-/// each block's parameters. `block`: elements per block, a multiple of 32; 0: one block.
+/// Size of a message of `elements` (a multiple of 4; of 8 for int4) of `dtype` (fp32 or fp64): the
+/// codes, then each block's parameters. `block`: elements per block, a multiple of 32; 0: one
+/// block.
 std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::int64_t block);
 
-/// message = encoded x: uint8 [message_bytes()].
+/// message = C(v), uint8 [message_bytes()], of v = x - minus + residual, and residual' = decay ·
+/// (v - decoded C(v)). `minus` and `residual` are optional, of x's type and size. v and the
+/// residual are computed in that type.
 struct Encode {
   Tensor x, message;
   Code code = Code::kNone;
   std::int64_t block = 0;
-  Accesses accesses() const { return Accesses().read({x}).write({message}); }
+  Tensor minus = {}, residual = {};
+  double decay = 1.0;
+  Accesses accesses() const {
+    return Accesses().read({x, minus}).write({message}).change({residual});
+  }
 };
 
 /// out = (Σ_k weight_k · decoded message k) / divisor, of at most 8 terms, summed in order in out's

@@ -51,6 +51,8 @@ namespace starling {
   X(WeightedSum, weighted_sum)                      \
   X(Encode, encode)                                 \
   X(Decode, decode)                                 \
+  X(SparseEncode, sparse_encode)                    \
+  X(SparseDecode, sparse_decode)                    \
   X(SquaredNorms, squared_norms)                    \
   X(GradientControl, gradient_control)              \
   X(Update, update)

@@ -1,5 +1,7 @@
 #include "kernels/math/codec.h"
 
+#include <type_traits>
+
 #include "kernels/cpu/kernels.h"
 
 #if defined(__AVX2__)
@@ -115,15 +117,18 @@ constexpr float kInteger = 0x1.8p23f;
 // The mask is for g++ 12, which says wrongly of the forms without one that they read what was never
 // written.
 constexpr __mmask16 kAll = 0xffff;
+static inline __attribute__((always_inline)) __m128i lowest_bytes(Floats with_integers) {
+  return _mm512_maskz_cvtepi32_epi8(kAll, (__m512i)with_integers);
+}
 static inline __attribute__((always_inline)) void put_bytes(Floats with_integers,
                                                             std::uint8_t* codes) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes),
-                   _mm512_maskz_cvtepi32_epi8(kAll, (__m512i)with_integers));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), lowest_bytes(with_integers));
+}
+static inline __attribute__((always_inline)) Floats signed_numbers(__m128i bytes) {
+  return (Floats)_mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, bytes));
 }
 static inline __attribute__((always_inline)) Floats signed_bytes(const std::uint8_t* codes) {
-  return (Floats)_mm512_maskz_cvtepi32_ps(
-      kAll,
-      _mm512_maskz_cvtepi8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
+  return signed_numbers(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
 }
 static inline __attribute__((always_inline)) Floats unsigned_bytes(const std::uint8_t* codes) {
   return (Floats)_mm512_maskz_cvtepi32_ps(
@@ -132,19 +137,22 @@ static inline __attribute__((always_inline)) Floats unsigned_bytes(const std::ui
 }
 constexpr bool kHasVectors = true;
 #elif defined(__AVX2__)
-static inline __attribute__((always_inline)) void put_bytes(Floats with_integers,
-                                                            std::uint8_t* codes) {
+static inline __attribute__((always_inline)) __m128i lowest_bytes(Floats with_integers) {
   const __m256i lowest =
       _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
                        0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m256i bytes = _mm256_shuffle_epi8((__m256i)with_integers, lowest);
-  const __m128i all =
-      _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(codes), all);
+  return _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+}
+static inline __attribute__((always_inline)) void put_bytes(Floats with_integers,
+                                                            std::uint8_t* codes) {
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(codes), lowest_bytes(with_integers));
+}
+static inline __attribute__((always_inline)) Floats signed_numbers(__m128i bytes) {
+  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
 static inline __attribute__((always_inline)) Floats signed_bytes(const std::uint8_t* codes) {
-  return (Floats)_mm256_cvtepi32_ps(
-      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))));
+  return signed_numbers(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
 }
 static inline __attribute__((always_inline)) Floats unsigned_bytes(const std::uint8_t* codes) {
   return (Floats)_mm256_cvtepi32_ps(
@@ -155,34 +163,76 @@ constexpr bool kHasVectors = true;
 static inline void put_bytes(Floats, std::uint8_t*) {}
 static inline Floats signed_bytes(const std::uint8_t*) { return Floats{}; }
 static inline Floats unsigned_bytes(const std::uint8_t*) { return Floats{}; }
+static inline void put_halves(Floats, std::uint8_t*) {}
+static inline Floats signed_halves(const std::uint8_t*) { return Floats{}; }
 constexpr bool kHasVectors = false;  // loops it is
 #endif
+#if defined(__AVX2__)
+/// The lowest 4 bits of each integer, two in a byte.
+static inline __attribute__((always_inline)) void put_halves(Floats with_integers,
+                                                             std::uint8_t* codes) {
+  const __m128i halves = _mm_and_si128(lowest_bytes(with_integers), _mm_set1_epi8(15)),
+                pairs = _mm_maddubs_epi16(halves, _mm_set1_epi16(0x1001)),  // low + 16 · high
+      bytes = _mm_packus_epi16(pairs, pairs);
+  __builtin_memcpy(codes, &bytes, kLanes / 2);
+}
+static inline __attribute__((always_inline)) Floats signed_halves(const std::uint8_t* codes) {
+  std::int64_t bits = 0;
+  __builtin_memcpy(&bits, codes, kLanes / 2);
+  const __m128i bytes = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(bits)), sign = _mm_set1_epi8(8),
+                halves =
+                    _mm_and_si128(_mm_or_si128(bytes, _mm_slli_epi16(bytes, 4)), _mm_set1_epi8(15));
+  return signed_numbers(_mm_sub_epi8(_mm_xor_si128(halves, sign), sign));
+}
+#endif
 
-/// Int8Code's codes by a product with 1/scale, which takes a fraction of a division's time. It lies
-/// within 2.5e-5 codes of the quotient: |x| is 127 scales at most, and three roundings change it by
-/// 2^-24 each. So both round alike, but close to the middle between two codes. Returns how many
-/// numbers, a multiple of kLanes, are done; none where one lies there (one block of 256 in fifty).
-template <class T>
-static Index encode_vectors(math::Int8Code code, const T* x, Index n, std::uint8_t* codes) {
+/// Codes of a symmetric code, and with kRest what they leave of the numbers: rest = decay · (x -
+/// decoded). By a product with 1/scale, or by a division. Returns how far the codes' numbers are
+/// from whole ones at most, as bits, which order as the numbers do.
+template <bool kDivides, bool kRest, int kBits, class T>
+static inline __attribute__((always_inline)) std::int32_t encode_vectors(
+    math::SymmetricCode<kBits> code, const T* x, Index n, std::uint8_t* codes, float* rest,
+    float decay) {
+  const float inverse = 1.0f / code.scale;
+  Bits furthest = {};
+  for (Index i = 0; i < n; i += kLanes) {
+    const Floats numbers = numbers_at(x + i),
+                 level = kDivides ? numbers / code.scale : numbers * inverse,
+                 with_integer = level + kInteger, whole = with_integer - kInteger;
+    if constexpr (!kDivides) furthest = larger((Bits)(level - whole) & 0x7fffffff, furthest);
+    if constexpr (kBits == 8)
+      put_bytes(with_integer, codes + i);
+    else
+      put_halves(with_integer, codes + i / 2);
+    if constexpr (kRest) {
+      const Floats left = decay * (numbers - whole * code.scale);
+      __builtin_memcpy(rest + i, &left, sizeof left);
+    }
+  }
+  return fold(furthest, larger<Bits>);
+}
+
+/// The same of n numbers but for less than a vector's. A product takes a fraction of a division's
+/// time, and lies within 2.5e-5 codes of the quotient: |x| is 127 scales at most, and three
+/// roundings change it by 2^-24 each. So both round alike, but close to the middle between two
+/// codes, where the block is divided (one block of 256 in fifty). Returns how many numbers are
+/// done.
+template <bool kRest, int kBits, class T>
+static Index encode_vectors(math::SymmetricCode<kBits> code, const T* x, Index n,
+                            std::uint8_t* codes, float* rest, float decay) {
   if (!kHasVectors || !(code.scale > 1e-30f && code.scale < 1e30f))
     return 0;  // scale or its inverse might be denormal, infinite or no number
-  const float inverse = 1.0f / code.scale;
-  Bits furthest = {};  // from its code, of all: as bits, which order as the numbers do
-  Index i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const Floats level = numbers_at(x + i) * inverse, with_integer = level + kInteger;
-    const Bits off = (Bits)(level - (with_integer - kInteger)) & 0x7fffffff;
-    furthest = larger(off, furthest);
-    put_bytes(with_integer, codes + i);
-  }
-  if (fold(furthest, larger<Bits>) >= __builtin_bit_cast(std::int32_t, 0.49996f)) return 0;
-  return i;
+  const Index done = n / kLanes * kLanes;
+  if (encode_vectors<false, kRest>(code, x, done, codes, rest, decay) >=
+      __builtin_bit_cast(std::int32_t, 0.49996f))
+    encode_vectors<true, kRest>(code, x, done, codes, rest, decay);
+  return done;
 }
 
 /// Makes the codes of MinMax8Code, which need no division. A NaN's block has a scale that is
 /// none.
 template <class T>
-static Index encode_vectors(math::MinMax8Code code, const T* x, Index n, std::uint8_t* codes) {
+static Index encode_min_max(math::MinMax8Code code, const T* x, Index n, std::uint8_t* codes) {
   // Values with little variation, far from 0
   if (!kHasVectors || !(code.upper < 0x1p20f && code.lower > -0x1p20f)) return 0;
   const Floats upper = Floats{} + code.upper, zero = {};
@@ -196,30 +246,67 @@ static Index encode_vectors(math::MinMax8Code code, const T* x, Index n, std::ui
 }
 
 template <class T>
-static void encode8(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes,
-                    float* head) {
+static void encode(Code kind, float least, float most, const T* x, Index n, std::uint8_t* codes,
+                   float* head, T* rest, T decay) {
   math::with_code(
-      min_max, [&](auto kind) __attribute__((always_inline)) {
-        const auto code = decltype(kind)::of(least, most);
+      kind, [&](auto kind_of) __attribute__((always_inline)) {
+        using Kind = decltype(kind_of);
+        constexpr bool kSymmetric = !std::is_same_v<Kind, math::MinMax8Code>;
+        const auto code = Kind::of(least, most);
         if (head) code.put(head);
-        for (Index i = encode_vectors(code, x, n, codes); i < n; ++i)
-          codes[i] = code.encode(static_cast<float>(x[i]));
+        Index i = 0, kept = 0;  // numbers of which codes and rest are there
+        if constexpr (!kSymmetric)
+          i = encode_min_max(code, x, n, codes);
+        else if constexpr (sizeof(T) == sizeof(float))
+          i = rest ? encode_vectors<true>(code, x, n, codes, rest, decay)
+                   : encode_vectors<false>(code, x, n, codes, rest, decay),
+          kept = i;
+        else
+          i = encode_vectors<false>(code, x, n, codes, nullptr, 0.0f);
+        if constexpr (Kind::kBits == 8) {
+          for (; i < n; ++i) codes[i] = code.encode(static_cast<float>(x[i]));
+        } else {
+          for (; i < n; i += 2)
+            codes[i / 2] =
+                static_cast<std::uint8_t>(code.encode(static_cast<float>(x[i])) |
+                                          code.encode(static_cast<float>(x[i + 1])) << 4);
+        }
+        if (!rest) return;
+        STARLING_LOOP for (Index k = kept; k < n; ++k) rest[k] =
+            decay * (x[k] - static_cast<T>(code.decode(math::code_at<Kind>(codes, k))));
       });
 }
 
-static inline __attribute__((always_inline)) Floats decode_vector(math::Int8Code code,
-                                                                  const std::uint8_t* codes) {
-  return signed_bytes(codes) * code.scale;
-}
-static inline __attribute__((always_inline)) Floats decode_vector(math::MinMax8Code code,
-                                                                  const std::uint8_t* codes) {
-  return (unsigned_bytes(codes) + code.lower) / code.scale;
+/// out = x - minus + residual; either may be null.
+template <class T>
+static void difference(const T* x, const T* minus, const T* residual, Index n, T* out) {
+  if (!residual) {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) out[i] = x[i] - minus[i];
+  } else if (!minus) {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) out[i] = x[i] + residual[i];
+  } else {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) out[i] = x[i] - minus[i] + residual[i];
+  }
 }
 
-/// The loop of decode8 for codes of one kind; from zero even where a sum of one would do, as -0 + 0
-/// is 0.
-template <bool two, bool accumulate, class Code, class T>
-static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)[2],
+/// kLanes numbers from number i on.
+template <int kBits>
+static inline __attribute__((always_inline)) Floats decode_vector(math::SymmetricCode<kBits> code,
+                                                                  const std::uint8_t* codes,
+                                                                  Index i) {
+  if constexpr (kBits == 8) return signed_bytes(codes + i) * code.scale;
+  return signed_halves(codes + i / 2) * code.scale;
+}
+static inline __attribute__((always_inline)) Floats decode_vector(math::MinMax8Code code,
+                                                                  const std::uint8_t* codes,
+                                                                  Index i) {
+  return (unsigned_bytes(codes + i) + code.lower) / code.scale;
+}
+
+/// The loop of decode() for codes of one kind; from zero even where a sum of one would do, as -0 +
+/// 0 is 0.
+template <bool two, bool accumulate, class Kind, class T>
+static inline __attribute__((always_inline)) void sum_decoded(const Kind (&code)[2],
                                                               const std::uint8_t* const* codes,
                                                               Index n, const T* weights, T* sum) {
   const std::uint8_t *first = codes[0], *second = codes[1];
@@ -229,28 +316,29 @@ static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)
     for (; i + kLanes <= n; i += kLanes) {
       Floats total = {};
       if constexpr (accumulate) total = numbers_at(sum + i);
-      total = total + weight0 * decode_vector(code[0], first + i);
-      if constexpr (two) total = total + weight1 * decode_vector(code[1], second + i);
+      total = total + weight0 * decode_vector(code[0], first, i);
+      if constexpr (two) total = total + weight1 * decode_vector(code[1], second, i);
       __builtin_memcpy(sum + i, &total, sizeof total);
     }
   }
   STARLING_LOOP for (Index rest = i; rest < n; ++rest) {
     T total = accumulate ? sum[rest] : T(0);
-    total = total + weight0 * static_cast<T>(code[0].decode(first[rest]));
-    if constexpr (two) total = total + weight1 * static_cast<T>(code[1].decode(second[rest]));
+    total = total + weight0 * static_cast<T>(code[0].decode(math::code_at<Kind>(first, rest)));
+    if constexpr (two)
+      total = total + weight1 * static_cast<T>(code[1].decode(math::code_at<Kind>(second, rest)));
     sum[rest] = total;
   }
 }
 
 template <class T>
-static void decode8(bool min_max, int terms, const float* const* heads,
-                    const std::uint8_t* const* codes, Index n, const T* weights, bool accumulate,
-                    T* sum) {
+static void decode(Code kind, int terms, const float* const* heads,
+                   const std::uint8_t* const* codes, Index n, const T* weights, bool accumulate,
+                   T* sum) {
   math::with_code(
-      min_max, [&](auto kind) __attribute__((always_inline)) {
-        using Code = decltype(kind);
+      kind, [&](auto kind_of) __attribute__((always_inline)) {
+        using Kind = decltype(kind_of);
         const bool two = terms == 2;
-        const Code code[2] = {Code::from(heads[0]), Code::from(heads[two ? 1 : 0])};
+        const Kind code[2] = {Kind::from(heads[0]), Kind::from(heads[two ? 1 : 0])};
         if (two)
           accumulate ? sum_decoded<true, true>(code, codes, n, weights, sum)
                      : sum_decoded<true, false>(code, codes, n, weights, sum);
@@ -258,6 +346,178 @@ static void decode8(bool min_max, int terms, const float* const* heads,
           accumulate ? sum_decoded<false, true>(code, codes, n, weights, sum)
                      : sum_decoded<false, false>(code, codes, n, weights, sum);
       });
+}
+
+/// How many of n keys, a multiple of kLanes, are above the pivot.
+static inline __attribute__((always_inline)) Index count_above(const std::int32_t* keys, Index n,
+                                                               std::int32_t pivot) {
+  Bits sum0 = {}, sum1 = {};
+  Index i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    Bits first, second;
+    __builtin_memcpy(&first, keys + i, sizeof first);
+    __builtin_memcpy(&second, keys + i + kLanes, sizeof second);
+    sum0 -= first > pivot, sum1 -= second > pivot;
+  }
+  if (i < n) {
+    Bits last;
+    __builtin_memcpy(&last, keys + i, sizeof last);
+    sum0 -= last > pivot;
+  }
+  sum0 += sum1;
+  Index sum = 0;
+  for (Index j = 0; j < kLanes; ++j) sum += sum0[j];
+  return sum;
+}
+
+/// Calls f(i) for the keys that are at least `least`, in order.
+template <class F>
+static inline __attribute__((always_inline)) void each_from(const std::int32_t* keys, Index n,
+                                                            std::int32_t least, F f) {
+  for (Index i = 0; i < n; i += kLanes) {
+#if defined(__AVX512F__)
+    unsigned found =
+        _mm512_cmpge_epi32_mask(_mm512_loadu_si512(keys + i), _mm512_set1_epi32(least));
+#elif defined(__AVX2__)
+    unsigned found = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(
+        _mm256_cmpgt_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + i)),
+                           _mm256_set1_epi32(least - 1)))));
+#else
+    unsigned found = 0;
+    for (Index j = 0; j < kLanes; ++j) found |= static_cast<unsigned>(keys[i + j] >= least) << j;
+#endif
+    for (; found != 0; found &= found - 1) f(i + __builtin_ctz(found));
+  }
+}
+
+/// The bits of |v| order as |v| does, so the least chosen one is found by halving a range of bits,
+/// which begins around that of the last block; a few that are left in it are sorted.
+template <class T>
+static float choose(const T* v, Index n, Index chosen, std::int32_t* keys, std::int32_t& guess,
+                    std::uint16_t* places, T* values) {
+  const Index padded = (n + kLanes - 1) / kLanes * kLanes;
+  Index i = 0;
+  Bits most = {};
+  for (; i + kLanes <= n; i += kLanes) {
+    const Bits sizes = sizes_at(v + i);
+    most = larger(sizes, most);
+    __builtin_memcpy(keys + i, &sizes, sizeof sizes);
+  }
+  std::int32_t largest = fold(most, larger<Bits>);
+  for (; i < n; ++i) {
+    keys[i] = __builtin_bit_cast(std::int32_t, static_cast<float>(v[i])) & 0x7fffffff;
+    largest = keys[i] > largest ? keys[i] : largest;
+  }
+  for (; i < padded; ++i) keys[i] = -1;
+  // At least `chosen` keys are above low, and fewer above high.
+  std::int32_t low = -1, high = largest;
+  Index above_low = n, above_high = 0;
+  const auto cut = [&](std::int32_t pivot) __attribute__((always_inline)) {
+    const Index above = count_above(keys, padded, pivot);
+    const bool more = above >= chosen;
+    (more ? low : high) = pivot, (more ? above_low : above_high) = above;
+    return more;
+  };
+  if (low < guess && guess < high) {
+    const bool up = cut(guess);
+    std::int64_t step = up ? 1 << 19 : -(1 << 19), pivot = guess + step;
+    for (; low < pivot && pivot < high && cut(static_cast<std::int32_t>(pivot)) == up; step *= 2)
+      pivot += step;
+  }
+  constexpr Index kFew = 16;
+  while (high - low > 1 && above_low - above_high > kFew) cut(low + (high - low) / 2);
+  std::int32_t least = high;  // of the chosen
+  if (high - low > 1) {
+    std::int32_t few[kFew] = {};
+    Index count = 0;
+    each_from(keys, padded, low + 1, [&](Index at) {
+      if (keys[at] <= high) few[count++] = keys[at];
+    });
+    const Index rank = chosen - above_high;  // the rank-th largest of them
+    for (Index k = 0; k < rank; ++k) {
+      Index best = k;
+      for (Index other = k + 1; other < count; ++other)
+        best = few[other] > few[best] ? other : best;
+      const std::int32_t taken = few[best];
+      few[best] = few[k], few[k] = taken;
+    }
+    least = few[rank - 1];
+  }
+  Index equal = chosen - count_above(keys, padded, least), count = 0;
+  each_from(keys, padded, least, [&](Index at) {
+    if (keys[at] == least && equal-- <= 0) return;
+    places[count] = static_cast<std::uint16_t>(at);
+    values[count++] = v[at];
+  });
+  guess = least;
+  return __builtin_bit_cast(float, largest);
+}
+
+template <class T>
+static float encode_values(int bits, float most, const T* values, Index n, std::uint8_t* codes,
+                           T* rest, T decay) {
+  if (bits == 2) {
+    constexpr Index kPiece = 256;
+    const auto code = math::FourLevelCode::of(-most, most);
+    for (Index first = 0; first < n; first += kPiece) {
+      const Index count = n - first < kPiece ? n - first : kPiece;
+      std::int32_t q[kPiece] = {};
+      STARLING_LOOP for (Index k = 0; k < count; ++k) {
+        q[k] = code.encode(static_cast<float>(values[first + k]));
+        rest[first + k] = decay * (values[first + k] -
+                                   static_cast<T>(code.decode(static_cast<std::uint8_t>(q[k]))));
+      }
+      for (Index k = 0; k < count; k += 4)
+        codes[(first + k) / 4] =
+            static_cast<std::uint8_t>(q[k] | q[k + 1] << 2 | q[k + 2] << 4 | q[k + 3] << 6);
+    }
+    return code.scale;
+  }
+  float scale = 0.0f;
+  const Index even = bits == 8 ? n : n / 2 * 2;
+  encode<T>(bits == 8 ? Code::kInt8 : Code::kInt4, -most, most, values, even, codes, &scale, rest,
+            decay);
+  if (even < n) {  // the last one has a byte for itself
+    const auto code = math::Int4Code::of(-most, most);
+    codes[even / 2] = code.encode(static_cast<float>(values[even]));
+    rest[even] = decay * (values[even] - static_cast<T>(code.decode(codes[even / 2])));
+  }
+  return scale;
+}
+
+template <class T>
+static void add_values(int bits, float scale, const std::uint8_t* codes, const std::uint8_t* places,
+                       bool wide, Index n, Index last, T* sum, T* senders) {
+  constexpr Index kPiece = 256;
+  math::with_value_code(
+      bits, [&](auto kind) __attribute__((always_inline)) {
+        using Kind = decltype(kind);
+        const Kind code = Kind::from(&scale);
+        for (Index first = 0; first < n; first += kPiece) {
+          const Index count = n - first < kPiece ? n - first : kPiece;
+          T value[kPiece] = {};
+          std::int32_t place[kPiece] = {};
+          STARLING_LOOP for (Index k = 0; k < count; ++k) value[k] =
+              static_cast<T>(code.decode(math::code_at<Kind>(codes, first + k)));
+          STARLING_LOOP for (Index k = 0; k < count; ++k) place[k] =
+              math::place_at(places, wide, first + k);
+          for (Index k = 0; k < count; ++k) {
+            if (place[k] > last) continue;
+            sum[place[k]] += value[k];
+            senders[place[k]] += T(1);
+          }
+        }
+      });
+}
+
+template <class T>
+static void divide_sums(T* sum, const T* senders, T all, Index n) {
+  if (all != T(0)) {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] = sum[i] / all;
+  } else {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] =
+        sum[i] / (senders[i] > T(1) ? senders[i] : T(1));
+  }
 }
 
 template <class T>
@@ -278,8 +538,13 @@ static void decode16(const BFloat16* codes, Index n, T weight, bool accumulate, 
 template <class T>
 static void set(Kernels<T>& table) {
   table.range = range<T>;
-  table.encode8 = encode8<T>;
-  table.decode8 = decode8<T>;
+  table.difference = difference<T>;
+  table.encode = encode<T>;
+  table.decode = decode<T>;
+  table.choose = choose<T>;
+  table.encode_values = encode_values<T>;
+  table.add_values = add_values<T>;
+  table.divide_sums = divide_sums<T>;
   table.encode16 = encode16<T>;
   table.decode16 = decode16<T>;
 }

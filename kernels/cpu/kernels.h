@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/host_device.h"
+#include "core/operations/code.h"
 #include "core/operations/map_function.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/storage.h"
@@ -148,14 +149,30 @@ struct Kernels {
   /// The range of n elements in fp32. With `min_max`, lowers *least to their minimum and raises
   /// *most to their maximum; otherwise sets them to ∓max|x|. Both become NaN if any element is.
   void (*range)(bool min_max, const T* x, Index n, float* least, float* most) = nullptr;
-  /// Encodes n elements; `head` is optional.
-  void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes,
-                  float* head) = nullptr;
+  /// out = x - minus + residual; one of the last two may be null.
+  void (*difference)(const T* x, const T* minus, const T* residual, Index n, T* out) = nullptr;
+  /// Encodes n elements, an even number, and sets rest = decay · (x - decoded); `head` and `rest`
+  /// are optional.
+  void (*encode)(Code code, float least, float most, const T* x, Index n, std::uint8_t* codes,
+                 float* head, T* rest, T decay) = nullptr;
   /// sum = (`accumulate` ? sum : 0) + Σ weight_k · decoded_k, for one or two messages, within a
   /// block.
-  void (*decode8)(bool min_max, int terms, const float* const* heads,
-                  const std::uint8_t* const* codes, Index n, const T* weights, bool accumulate,
-                  T* sum) = nullptr;
+  void (*decode)(Code code, int terms, const float* const* heads, const std::uint8_t* const* codes,
+                 Index n, const T* weights, bool accumulate, T* sum) = nullptr;
+  /// The `chosen` places of largest |v| in fp32, the first of equal ones, ascending, and what is
+  /// there; NaN is largest. `keys`: scratch of n + 16. `guess`: of the least |v| that is chosen, as
+  /// bits; becomes it. Returns the largest |v|.
+  float (*choose)(const T* v, Index n, Index chosen, std::int32_t* keys, std::int32_t& guess,
+                  std::uint16_t* places, T* values) = nullptr;
+  /// Codes of `bits` of a sparse message's values, of which |most| is the largest, and rest = decay
+  /// · (value - decoded). Returns the scale.
+  float (*encode_values)(int bits, float most, const T* values, Index n, std::uint8_t* codes,
+                         T* rest, T decay) = nullptr;
+  /// sum[place] += value and senders[place] += 1, of n numbers; a place beyond the last is skipped.
+  void (*add_values)(int bits, float scale, const std::uint8_t* codes, const std::uint8_t* places,
+                     bool wide, Index n, Index last, T* sum, T* senders) = nullptr;
+  /// sum /= max(senders, 1), or by `all` if that is not 0.
+  void (*divide_sums)(T* sum, const T* senders, T all, Index n) = nullptr;
   void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
   /// sum = (`accumulate` ? sum : 0) + weight · decoded.
   void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;

@@ -189,7 +189,7 @@ if [ -f "$work/update.ptx" ]; then
       # the loop over neighbours: two bodies, and what is left
       unrolled = terms < 0 && wide_loads == wide + 2 * packs
       if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
-      if (narrow_loads > (encoded ? 12 : terms < 0 ? 6 : 0) + 15 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
+      if (narrow_loads > (encoded ? 12 : terms < 0 ? 6 : 0) + 21 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
       if (flags != packs) bad("loads of table entries: " flags ", not " packs)
       if (wide_stores < packs * (1 + writes) || wide_stores % (1 + writes) != 0) bad("16-byte stores: " wide_stores)
       if (narrow_stores > 0) bad("narrow stores: " narrow_stores)

@@ -99,7 +99,7 @@ TEST_CASE("cuda/update: more neighbours than a launch's parameters hold, and as 
 
 TEST_CASE("cuda/update: messages decoded on the way, of every code and any number") {
   in_every_order([] {
-    for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kBf16}) {
+    for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kInt4, Code::kBf16}) {
       for (const int terms : {1, 2, 5})
         compare_all({.n = 32 * 5, .terms = terms, .encoded = true, .code = code, .steps = 2});
     }

@@ -92,7 +92,7 @@ TEST_CASE(
   for (const int threads : {1, 3}) {
     const auto backend = open_backend(DeviceType::kCpu, threads);
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kBf16, Code::kNone}) {
+      for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kInt4, Code::kBf16, Code::kNone}) {
         for (const std::int64_t block : {32, 256, 0}) {
           for (const std::int64_t n : {32, 4128, 20'000}) {
             OneUpdate before(*backend, n, dtype, false), parts(*backend, n, dtype, false),

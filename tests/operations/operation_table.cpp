@@ -137,6 +137,20 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
            coded_sum(40000, Code::kInt8, 0),
            coded_sum(70000, Code::kMinMax8, 0),
            coded_sum(140000, Code::kInt8, 65568, true),
+           coded_sum(104, Code::kInt4, 32),
+           coded_sum(1000, Code::kInt4, 256, true),
+           coded_sum(70008, Code::kInt4, 0),
+           coded_rest(1000, Code::kInt8, 256),
+           sparse_mean(320, 64, 1.0 / 16.0, 2),
+           sparse_mean(800, 128, 0.3, 8, true),
+           sparse_mean(800, 96, 1.0, 4),
+           sparse_mean(9600, 4096, 1.0 / 64.0, 2, true),
+           sparse_mean(9600, 8192, 0.01, 4),
+           coded_rest(5000, Code::kInt4, 128, false),
+           coded_rest(70000, Code::kInt4, 0),
+           coded_rest(20000, Code::kMinMax8, 4096),
+           coded_rest(132, Code::kBf16, 0),
+           coded_rest(132, Code::kNone, 0),
            coded_sum(132, Code::kBf16, 0),
            coded_sum(132, Code::kNone, 0),
            fused_update({.rule = "sgd"}),
@@ -172,6 +186,9 @@ void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
   table.push_back(global_pooling({large, 7, 7, 2048}));
   table.push_back(coded_sum(1152 * batch, Code::kInt8, 256));
   table.push_back(coded_sum(1152 * batch, Code::kMinMax8, 256));
+  table.push_back(coded_sum(1152 * batch, Code::kInt4, 256));
+  table.push_back(coded_rest(1152 * batch, Code::kInt4, 256));
+  table.push_back(sparse_mean(1152 * batch, 4096, 1.0 / 16.0, 2));
   table.push_back(cross_entropy(small, 10, 0.0));
   table.push_back(cross_entropy(large, 1000, 0.1));
   table.push_back(sums_of_rows(small, 10));

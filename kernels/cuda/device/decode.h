@@ -16,38 +16,41 @@ namespace starling::cuda::detail {
 
 /// An unsigned integer of this size; compilers copy a struct of bytes byte by byte.
 template <int kBytes>
-using Word = std::conditional_t<kBytes == 2, std::uint16_t,
-                                std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>;
+using Word = std::conditional_t<
+    kBytes == 1, std::uint8_t,
+    std::conditional_t<kBytes == 2, std::uint16_t,
+                       std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>>;
 
-/// Loads 2 or 4 codes of 8 or 16 bits as one word, the first in the lowest bits; addresses are
-/// multiples of the word's size.
-template <int kCount, class Bits>
-__device__ __forceinline__ void load_codes(const Bits* from, Bits (&to)[kCount]) {
-  const auto word = *reinterpret_cast<const Word<kCount * sizeof(Bits)>*>(from);
+/// 2 or 4 codes of kBits each, as one word, the first of them lowest; the address is a multiple of
+/// its size.
+template <int kBits, int kCount, class Bits>
+__device__ __forceinline__ void load_codes(const std::uint8_t* from, Bits (&to)[kCount]) {
+  const auto word = *reinterpret_cast<const Word<kCount * kBits / 8>*>(from);
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) to[k] = static_cast<Bits>(word >> (8 * sizeof(Bits) * k));
+  for (int k = 0; k < kCount; ++k)
+    to[k] = static_cast<Bits>(word >> (kBits * k) & ((1u << kBits) - 1));
 }
-template <int kCount, class Bits>
-__device__ __forceinline__ void store_codes(const Bits (&from)[kCount], Bits* to) {
-  using W = Word<kCount * sizeof(Bits)>;
+template <int kBits, int kCount, class Bits>
+__device__ __forceinline__ void store_codes(const Bits (&from)[kCount], std::uint8_t* to) {
+  using W = Word<kCount * kBits / 8>;
   W word = 0;
 #pragma unroll
   for (int k = 0; k < kCount; ++k)
-    word = static_cast<W>(word | static_cast<W>(from[k]) << (8 * sizeof(Bits) * k));
+    word = static_cast<W>(word | static_cast<W>(from[k]) << (kBits * k));
   *reinterpret_cast<W*>(to) = word;
 }
 
 /// sum += weight · elements from i on, all in the same block, number `block`; i is a multiple of
 /// kCount.
-template <class Code8>
-struct ByteMessage {
+template <class Kind>
+struct CodedMessage {
   template <class T, int kCount>
   __device__ static void add(const std::uint8_t* message, std::int64_t n, std::int64_t i,
                              std::int64_t block, T weight, T (&sum)[kCount]) {
-    const Code8 code =
-        Code8::from(reinterpret_cast<const float*>(message + n) + block * Code8::kHead);
+    const Kind code = Kind::from(reinterpret_cast<const float*>(message + n * Kind::kBits / 8) +
+                                 block * Kind::kHead);
     std::uint8_t codes[kCount];
-    load_codes(message + i, codes);
+    load_codes<Kind::kBits>(message + i * Kind::kBits / 8, codes);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) sum[k] += weight * static_cast<T>(code.decode(codes[k]));
   }
@@ -57,7 +60,7 @@ struct HalfMessage {
   __device__ static void add(const std::uint8_t* message, std::int64_t, std::int64_t i,
                              std::int64_t, T weight, T (&sum)[kCount]) {
     std::uint16_t bits[kCount];
-    load_codes(reinterpret_cast<const std::uint16_t*>(message) + i, bits);
+    load_codes<16>(message + i * 2, bits);
 #pragma unroll
     for (int k = 0; k < kCount; ++k)
       sum[k] += weight * static_cast<T>(widen(std::bit_cast<BFloat16>(bits[k])));

@@ -10,10 +10,10 @@
 //
 // Kernels may only use what both support: __global__, __device__, __shared__ (fixed sizes),
 // threadIdx, blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(), __shfl_down_sync,
-// __shfl_xor_sync, __shfl_sync, __ballot_sync, __any_sync, atomicAdd (int, unsigned, float, double,
-// unsigned long long), atomicInc, atomicMax (int, unsigned), atomicOr, atomicExch, __threadfence(),
-// dynamic_shared<T>(), float4/uint4/double2, min, max, and the C mathematics functions. Extend the
-// shim before using anything else. Kernels are started with launch()
+// __shfl_xor_sync, __shfl_sync, __ballot_sync, __any_sync, __popc, atomicAdd (int, unsigned, float,
+// double, unsigned long long), atomicInc, atomicMax (int, unsigned), atomicOr, atomicExch,
+// __threadfence(), dynamic_shared<T>(), float4/uint4/double2, min, max, and the C mathematics
+// functions. Extend the shim before using anything else. Kernels are started with launch()
 // (kernels/cuda/runtime/launch.h).
 
 #include <cuda_runtime.h>

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/decode.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
+#include "kernels/cuda/device/source.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/codec.h"
 
@@ -18,8 +19,6 @@ namespace starling::cuda {
 namespace {
 
 constexpr int kMost = 8;  ///< messages
-/// Numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
-constexpr int kCodeGroup = 4;
 
 template <class T>
 struct Messages {
@@ -31,11 +30,12 @@ struct Messages {
 /// The range of what `threads` threads, of which this is `thread`, find in n numbers; each its own
 /// part.
 template <class T>
-__device__ void own_range(const T* x, Index n, int thread, int threads, float& least, float& most) {
+__device__ void own_range(const Source<T>& source, Index first, Index n, int thread, int threads,
+                          float& least, float& most) {
   bool none = false;
   for (Index i = Index{thread} * kCodeGroup; i < n; i += Index{threads} * kCodeGroup) {
     T value[kCodeGroup];
-    load<kCodeGroup>(x + i, value);
+    source.load_group(first + i, value);
 #pragma unroll
     for (int k = 0; k < kCodeGroup; ++k) {
       const float v = static_cast<float>(value[k]);
@@ -59,20 +59,52 @@ __device__ __forceinline__ void range_of_warp(float& least, float& most) {
   }
 }
 
-template <class Code8, class T>
-__device__ __forceinline__ void encode_group(const Code8& code, const T* x, std::uint8_t* codes) {
-  T value[kCodeGroup];
-  load<kCodeGroup>(x, value);
+template <class Kind, class T>
+__device__ __forceinline__ void encode_group(const Kind& code, const Source<T>& source, Index i,
+                                             std::uint8_t* codes) {
+  T value[kCodeGroup], decoded[kCodeGroup];
+  source.load_group(i, value);
   std::uint8_t result[kCodeGroup];
 #pragma unroll
-  for (int k = 0; k < kCodeGroup; ++k) result[k] = code.encode(static_cast<float>(value[k]));
-  detail::store_codes(result, codes);
+  for (int k = 0; k < kCodeGroup; ++k) {
+    result[k] = code.encode(static_cast<float>(value[k]));
+    decoded[k] = static_cast<T>(code.decode(result[k]));
+  }
+  detail::store_codes<Kind::kBits>(result, codes + i * Kind::kBits / 8);
+  source.keep_rest(i, value, decoded);
+}
+
+/// Codes of each number by itself: bf16, or whole numbers.
+template <bool kHalf, class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_each(Source<T> source, Index n, std::uint8_t* message) {
+  const Index threads = Index{gridDim.x} * kThreads;
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
+       i += threads * kCodeGroup) {
+    T value[kCodeGroup], decoded[kCodeGroup];
+    source.load_group(i, value);
+    if constexpr (kHalf) {
+      std::uint16_t bits[kCodeGroup];
+#pragma unroll
+      for (int k = 0; k < kCodeGroup; ++k) {
+        const auto half = narrow<BFloat16>(static_cast<float>(value[k]));
+        bits[k] = std::bit_cast<std::uint16_t>(half);
+        decoded[k] = static_cast<T>(widen(half));
+      }
+      detail::store_codes<16>(bits, message + i * 2);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kCodeGroup; ++k) decoded[k] = value[k];
+      store<kCodeGroup>(value, reinterpret_cast<T*>(message) + i);
+    }
+    source.keep_rest(i, value, decoded);
+  }
 }
 
 /// A warp for each block.
-template <class Code8, class T>
+template <class Kind, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_blocks(const T* x, Index n, Index block, Index blocks, std::uint8_t* codes,
+    encode_blocks(Source<T> source, Index n, Index block, Index blocks, std::uint8_t* codes,
                   float* heads) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Index warps = Index{gridDim.x} * (kThreads / kWarp);
@@ -80,12 +112,12 @@ __global__ void __launch_bounds__(kThreads)
        b += warps) {
     const Index first = b * block, size = first + block < n ? block : n - first;
     float least = std::numeric_limits<float>::infinity(), most = -least;
-    own_range(x + first, size, lane, kWarp, least, most);
+    own_range(source, first, size, lane, kWarp, least, most);
     range_of_warp(least, most);
-    const Code8 code = Code8::of(least, most);
-    if (lane == 0) code.put(heads + b * Code8::kHead);
+    const Kind code = Kind::of(least, most);
+    if (lane == 0) code.put(heads + b * Kind::kHead);
     for (Index i = Index{lane} * kCodeGroup; i < size; i += Index{kWarp} * kCodeGroup)
-      encode_group(code, x + first + i, codes + first + i);
+      encode_group(code, source, first + i, codes);
   }
 }
 
@@ -93,10 +125,11 @@ __global__ void __launch_bounds__(kThreads)
 /// the code of it and the codes. Long blocks are there for messages that are to be as others' are;
 /// one of them is read by one multiprocessor.
 template <class T>
-__global__ void __launch_bounds__(kThreads) range_of_long(const T* x, Index n, float* range) {
+__global__ void __launch_bounds__(kThreads)
+    range_of_long(Source<T> source, Index first, Index n, float* range) {
   __shared__ float low[kThreads / kWarp], high[kThreads / kWarp];
   float least = std::numeric_limits<float>::infinity(), most = -least;
-  own_range(x, n, static_cast<int>(threadIdx.x), kThreads, least, most);
+  own_range(source, first, n, static_cast<int>(threadIdx.x), kThreads, least, most);
   range_of_warp(least, most);
   if (threadIdx.x % kWarp == 0) low[threadIdx.x / kWarp] = least, high[threadIdx.x / kWarp] = most;
   __syncthreads();
@@ -104,15 +137,16 @@ __global__ void __launch_bounds__(kThreads) range_of_long(const T* x, Index n, f
   for (int w = 1; w < kThreads / kWarp; ++w) join_ranges(low[w], high[w], least, most);
   range[0] = least, range[1] = most;
 }
-template <class Code8, class T>
+template <class Kind, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_long(const T* x, Index n, const float* range, std::uint8_t* codes, float* head) {
-  const Code8 code = Code8::of(range[0], range[1]);
+    encode_long(Source<T> source, Index first, Index n, const float* range, std::uint8_t* codes,
+                float* head) {
+  const Kind code = Kind::of(range[0], range[1]);
   if (blockIdx.x == 0 && threadIdx.x == 0) code.put(head);
   const Index threads = Index{gridDim.x} * kThreads;
   for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n;
        i += threads * kCodeGroup)
-    encode_group(code, x + i, codes + i);
+    encode_group(code, source, first + i, codes);
 }
 
 template <class Kind, class T>
@@ -149,32 +183,32 @@ void CudaBackend::issue(const Encode& args) {
   const Index n = args.x.elements();
   if (n == 0) return;
   auto* message = args.message.data<std::uint8_t>();
-  require(packable(args.x.raw(), args.message.raw()), "cuda",
-          "encode: the numbers and the message must begin at a multiple of 16 bytes");
+  require(packable(args.x.raw(), args.minus ? args.minus.raw() : nullptr,
+                   args.residual ? args.residual.raw() : nullptr, args.message.raw()),
+          "cuda", "encode: the numbers and the message must begin at a multiple of 16 bytes");
   of_type(args.x, [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
-    if (args.code == Code::kNone)
-      return copy_async(message, x, args.x.bytes(), CopyKind::kDeviceToDevice, handle());
-    if (args.code == Code::kBf16)
-      return pointwise<T, BFloat16>(handle(), n, {x}, reinterpret_cast<BFloat16*>(message),
-                                    Convert<T, float>{});
-    math::with_code(args.code == Code::kMinMax8, [&](auto kind) {
-      using Code8 = decltype(kind);
-      auto* heads = reinterpret_cast<float*>(message + n);
+    const auto source = source_of<T>(args);
+    if (args.code == Code::kNone || args.code == Code::kBf16)
+      return launch(args.code == Code::kBf16 ? encode_each<true, T> : encode_each<false, T>,
+                    {{grid_for(n)}, {kThreads}, handle()}, source, n, message);
+    math::with_code(args.code, [&](auto kind) {
+      using Kind = decltype(kind);
+      auto* heads = reinterpret_cast<float*>(message + n * Kind::kBits / 8);
       constexpr Index kLong = 65536;
       const Index block = args.block == 0 ? n : args.block, blocks = (n + block - 1) / block;
       if (block <= kLong) {
-        return launch(encode_blocks<Code8, T>,
-                      {{blocks_for(blocks, kThreads / kWarp, 1)}, {kThreads}, handle()}, x, n,
+        return launch(encode_blocks<Kind, T>,
+                      {{blocks_for(blocks, kThreads / kWarp, 1)}, {kThreads}, handle()}, source, n,
                       block, blocks, message, heads);
       }
       const Tensor range(*this, Shape{2}, DType::kFloat32);
       for (Index b = 0; b < blocks; ++b) {
         const Index first = b * block, size = std::min(block, n - first);
-        launch(range_of_long<T>, {{1}, {kThreads}, handle()}, x + first, size, range.data<float>());
-        launch(encode_long<Code8, T>, {{grid_for(size)}, {kThreads}, handle()}, x + first, size,
-               range.data<float>(), message + first, heads + b * Code8::kHead);
+        launch(range_of_long<T>, {{1}, {kThreads}, handle()}, source, first, size,
+               range.data<float>());
+        launch(encode_long<Kind, T>, {{grid_for(size)}, {kThreads}, handle()}, source, first, size,
+               range.data<float>(), message, heads + b * Kind::kHead);
       }
     });
   });
@@ -205,8 +239,9 @@ void CudaBackend::issue(const Decode& args) {
     switch (args.code) {
       case Code::kNone: return with(detail::WholeMessage{});
       case Code::kBf16: return with(detail::HalfMessage{});
-      case Code::kInt8: return with(detail::ByteMessage<math::Int8Code>{});
-      case Code::kMinMax8: return with(detail::ByteMessage<math::MinMax8Code>{});
+      case Code::kInt8: return with(detail::CodedMessage<math::Int8Code>{});
+      case Code::kMinMax8: return with(detail::CodedMessage<math::MinMax8Code>{});
+      case Code::kInt4: return with(detail::CodedMessage<math::Int4Code>{});
     }
   });
 }

@@ -124,7 +124,7 @@ bool decodes_before(const OptimizerRule& rule, const UpdateArgs& args) {
     return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0;
   };
   return rule.facts().measures_layers || args.x.dtype() != DType::kFloat32 ||
-         (args.encoded.code != Code::kInt8 && args.encoded.code != Code::kMinMax8) || odd(args.x) ||
+         args.encoded.code == Code::kNone || args.encoded.code == Code::kBf16 || odd(args.x) ||
          odd(args.x_out) || odd(args.gradient) ||
          std::any_of(args.states.begin(), args.states.end(), odd) ||
          std::any_of(args.received.begin(), args.received.end(), odd) || odd(args.low);

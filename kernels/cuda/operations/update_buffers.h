@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/operations/code.h"
 
 // What the kernels of a fused update take (update_kernel.h, measure_kernel.h).
 
@@ -51,7 +52,7 @@ struct EncodedBuffers {
   std::int64_t elements = 0;  ///< per message
   std::int64_t first = 0;     ///< the message's element that belongs to x[0]
   std::uint32_t block = 0;    ///< elements that share a scale, in packs
-  bool min_max = false;       ///< MinMax8Code; otherwise Int8Code
+  Code code = Code::kInt8;    ///< of 8 or 4 bits
 };
 
 /// Addresses of the arrays that an update reads and writes.

@@ -92,7 +92,7 @@ constexpr int packs_in_flight() {
 }
 
 /// sum[k] += the decoded elements of one message from element offset[k] on.
-template <class Code8, class T, int kPacks>
+template <class Kind, class T, int kPacks>
 __device__ __forceinline__ void add_message(const EncodedBuffers& encoded,
                                             const UpdateTerm<T>& term,
                                             const std::int64_t (&offset)[kPacks],
@@ -101,7 +101,7 @@ __device__ __forceinline__ void add_message(const EncodedBuffers& encoded,
   for (int k = 0; k < kPacks; ++k) {
     const std::int64_t i = encoded.first + offset[k];
     const std::uint32_t block = static_cast<std::uint32_t>(i / Pack<T>::kSize) / encoded.block;
-    ByteMessage<Code8>::add(static_cast<const std::uint8_t*>(term.received), encoded.elements, i,
+    CodedMessage<Kind>::add(static_cast<const std::uint8_t*>(term.received), encoded.elements, i,
                             block, term.weight, sum[k].v);
   }
 }
@@ -128,8 +128,10 @@ __device__ __forceinline__ void mix_terms(const UpdateBuffers<T>& buffers,
       term = values.terms[t];
     }
     if constexpr (kTerms == kEncodedTerms) {
-      if (buffers.encoded.min_max) {
+      if (buffers.encoded.code == Code::kMinMax8) {
         add_message<math::MinMax8Code>(buffers.encoded, term, offset, received);
+      } else if (buffers.encoded.code == Code::kInt4) {
+        add_message<math::Int4Code>(buffers.encoded, term, offset, received);
       } else {
         add_message<math::Int8Code>(buffers.encoded, term, offset, received);
       }
@@ -319,7 +321,7 @@ UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::
     const std::int64_t block =
         args.encoded.block > 0 ? args.encoded.block : buffers.encoded.elements;
     buffers.encoded.block = static_cast<std::uint32_t>(block / Pack<T>::kSize);
-    buffers.encoded.min_max = args.encoded.code == Code::kMinMax8;
+    buffers.encoded.code = args.encoded.code;
     for (const Tensor& message : args.received) aligned = aligned && aligned_to(message.raw(), 16);
   } else {
     for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {

@@ -138,6 +138,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   return static_cast<unsigned>(::starling::cuda::shim::warp_call(
       ::starling::cuda::shim::WarpCall::kBallot, mask, predicate != 0 ? 1 : 0, 0));
 }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 
 // A source lane outside the thread's section of `width` lanes gives the thread its own value.
