@@ -119,6 +119,11 @@ AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved
   return plan;
 }
 
+AlgorithmPlan exchanged_by(AlgorithmPlan plan, const MixerKind& exchange) {
+  if (plan.by_exchange) std::exchange(plan.by_exchange, nullptr)(plan, exchange);
+  return plan;
+}
+
 std::vector<AlgorithmPlan> known_algorithms() {
   std::vector<AlgorithmPlan> result;
   for (const std::string& type : algorithms().names()) {

@@ -379,7 +379,15 @@ struct AlgorithmPlan {
   AlgorithmGrowth growth = {};
   AlgorithmCost cost = {};
   std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> make = {};
+  /// Of algorithms that encode what they send themselves: adapts the plan to `sync.exchange`, and
+  /// refuses settings that do not go with it. Called once, by exchanged_by().
+  std::function<void(AlgorithmPlan&, const MixerKind& exchange)> by_exchange = {};
 
+  /// Whether its exchanges can have this format.
+  bool takes(const MixerKind& exchange) const {
+    return !exchange.encodes ||
+           (messages.encoding && (!exchange.sparse || messages.encoding->of_means));
+  }
   const std::string& label() const { return title.empty() ? name : title; }
 };
 
@@ -399,6 +407,8 @@ AlgorithmPlan read_algorithm(ConfigSection& section);
 /// to the object with every key in today's form.
 AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved = nullptr,
                            const std::string& source = "saved config");
+/// The plan for this `sync.exchange`.
+AlgorithmPlan exchanged_by(AlgorithmPlan plan, const MixerKind& exchange);
 /// The plans of all registered algorithms with default settings, by name: for the planner, and for
 /// suggestions in errors.
 std::vector<AlgorithmPlan> known_algorithms();

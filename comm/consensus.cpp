@@ -90,7 +90,8 @@ double number(std::uint64_t key, std::size_t at) {
 }  // namespace
 
 bool encodes(const AlgorithmPlan& plan, const MixerKind& mixer) {
-  return plan.growth.encoded.step || (plan.messages.encoding && mixer.encodes);
+  return plan.growth.encoded.step ||
+         (plan.messages.encoding && !plan.messages.encoding->of_means && mixer.code != Code::kNone);
 }
 
 EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& mixer,

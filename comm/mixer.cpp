@@ -144,6 +144,17 @@ MixerKinds& mixers() {
     builtin.add(
         "int8", [] { return encoded_mixer(Code::kInt8, 0.25); },
         "a quarter of the bytes, by the same differences, so the mean stays");
+    builtin.add(
+        "int4", [] { return encoded_mixer(Code::kInt4, 0.125); },
+        "an eighth of the bytes, likewise");
+    builtin.add(
+        "sparse",
+        [] {
+          MixerKind kind = mixers().make("fp32", "");  // of a run's other parts
+          kind.encodes = kind.sparse = true;
+          return kind;
+        },
+        "diloco alone: the largest of the numbers, a sixteenth or another share, in 14 bits each");
     return builtin;
   }();
   return kinds;

@@ -152,6 +152,8 @@ struct Encoding {
   double step = 1.0;         ///< γ: factor on the decoded differences that a rank applies
   /// With error feedback: index in Bucket::sync of the residual
   int residual = -1;
+  /// Of a mean over all ranks, which the algorithm computes itself (AlgorithmPlan::by_exchange)
+  bool of_means = false;
   DType dtype = DType::kFloat32;
   /// The key that was set and only applies to codes; empty: none.
   const char* key_of_codes() const {
@@ -172,6 +174,8 @@ struct MixerKind {
   Code code = Code::kNone;
   /// Whole messages go to every neighbour: there are no sums in groups or nodes
   bool whole = false;
+  /// The largest numbers alone, gathered by algorithms that compute such a mean themselves
+  bool sparse = false;
 };
 using MixerKinds = Registry<MixerKind>;
 MixerKinds& mixers();

@@ -53,7 +53,8 @@ class ChunkedAllReduce final : public Bucketwise {
  private:
   void start(int b) {
     if (ranks() == 1) return;
-    on_update_stream(site_.backend, [&] { mean_.start(b, bucket(b).gradients, info_.step); });
+    const Tensor& gradients = bucket(b).gradients;
+    on_update_stream(site_.backend, [&] { mean_.start(b, gradients, {}, gradients, info_.step); });
   }
 
   EncodedMean mean_;

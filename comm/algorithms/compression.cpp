@@ -7,18 +7,14 @@
 #include "core/operations/codecs.h"
 
 namespace starling {
-namespace {
-
 std::int64_t read_block(ConfigSection& config) {
   const std::int64_t block = config.integer(
       "block", 256, Range::closed(0, 1e9),
-      "numbers that share a range where 8 bits travel, a multiple of 32; 0: a whole bucket");
+      "numbers that share a range where 8 or 4 bits travel, a multiple of 32; 0: a whole bucket");
   if (block % 32 != 0)
     config.error("block", "is {}; allowed: multiples of 32, or 0 for a whole bucket", block);
   return block;
 }
-
-}  // namespace
 
 Encoding read_encoding(ConfigSection& config, std::vector<KeptState>& states) {
   Encoding encoding;

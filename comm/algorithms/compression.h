@@ -14,6 +14,9 @@ namespace starling {
 /// consensus_step. With feedback a state joins `states`.
 Encoding read_encoding(ConfigSection& config, std::vector<KeptState>& states);
 
+/// Elements that share a code's range.
+std::int64_t read_block(ConfigSection& config);
+
 /// γ of an exchange that is encoded.
 double read_consensus_step(ConfigSection& config);
 

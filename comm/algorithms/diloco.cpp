@@ -2,13 +2,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
+#include "comm/algorithms/encoded_mean.h"
 #include "comm/algorithms/outer_steps.h"
 #include "comm/algorithms/quorum_diloco.h"
+#include "comm/algorithms/sparse_mean.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 
@@ -18,23 +22,51 @@ namespace {
 struct DiLoCoSettings : OuterSettings {
   std::int64_t delay = 0;  ///< steps that a mean has to arrive
   double blend = 0.0;
+  Compressor compressor = {.code = Code::kNone};  ///< of what is sent
+  std::optional<SparseSettings> sparse = std::nullopt;
+  double error_decay = 0.0;  ///< 0: without error feedback
+  bool encodes() const { return compressor.code != Code::kNone || sparse; }
+  std::size_t delta() const { return 2; }  ///< the states' places
+  std::size_t residual() const { return delay > 0 ? 3 : 2; }
 };
 
 /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo
 /// has them (2501.18512). Bucket b of B is in fragment f = floor(bF/B). After steps with t + 1 ≡
 /// (f+1)H/F - τ (mod H) the mean Δ̄ of Δ = a - x starts; τ steps later
 ///     s = μs + Δ̄      a = a - ν(nesterov ? Δ̄ + μs : s)      x = (1-α)a + αx      a(0) = x(0)
+/// With a code the mean is EncodedMean's, in two halves: the second starts in the outer step, or
+/// when half of the delay has passed. Sparse differences are gathered, in one exchange.
 class DiLoCo final : public Averages {
  public:
   DiLoCo(const AlgorithmSite& site, const DiLoCoSettings& settings)
       : Averages(site, std::make_unique<Alone>(site), settings.states, settings.delay),
         settings_(settings),
-        rule_(make_outer_rule(settings, means_.share(), settings.blend)) {
+        encodes_(settings.encodes() && ranks() > 1),
+        rule_(make_outer_rule(settings, encodes_ ? 1.0 : means_.share(), settings.blend)) {
     require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
             settings.fragments, buckets());
     if (settings.delay == 0) deltas_ = like_parameters();
-    for (int b = 0; settings.delay > 0 && b < buckets(); ++b) deltas_.push_back(state(b, 2));
+    for (int b = 0; settings.delay > 0 && b < buckets(); ++b)
+      deltas_.push_back(state(b, settings.delta()));
     tickets_.resize(deltas_.size());
+    if (!encodes_) return;
+    Residuals residuals{.decay = settings.error_decay};
+    for (int b = 0; settings.error_decay > 0.0 && b < buckets(); ++b) {
+      residuals.of_numbers.push_back(state(b, settings.residual()));
+      if (!settings.sparse) residuals.of_chunks.push_back(state(b, settings.residual() + 1));
+    }
+    if (settings.sparse)
+      encoded_ = std::make_unique<SparseMean>(site, *settings.sparse, residuals);
+    else
+      encoded_ = std::make_unique<EncodedMean>(site, settings.compressor, ranks(), residuals);
+    halves_.resize(deltas_.size());
+  }
+
+  void backward_done() override {
+    Averages::backward_done();
+    for (int b = 0; encodes_ && settings_.delay > 0 && b < buckets(); ++b) {
+      if (starts(b, info_.step - (settings_.delay + 1) / 2)) gather();
+    }
   }
 
  protected:
@@ -43,6 +75,11 @@ class DiLoCo final : public Averages {
   void start(int b) override {
     const auto i = static_cast<std::size_t>(b);
     const Bucket& of = bucket(b);
+    if (encodes_) {
+      encoded_->start(b, of.sync[0].numbers, of.parameters, deltas_[i], info_.step);
+      halves_[i] = 1;
+      return;
+    }
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
     site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters},
                                 .weight = {1.0, -1.0},
@@ -52,7 +89,15 @@ class DiLoCo final : public Averages {
       tickets_[i] = site_.transport.start_sum(deltas_[i], deltas_[i], {info_.step, b, info_.step});
     }
   }
-  void settle(int b) override { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
+  /// Afterwards deltas_[b] has the sum, or an encoded mean.
+  void settle(int b) override {
+    const auto i = static_cast<std::size_t>(b);
+    if (!encodes_) return Algorithm::settle(tickets_[i], b);
+    if (halves_[i] == 0) return;
+    gather();
+    encoded_->finish(b, waiting_);
+    halves_[i] = 0;
+  }
   void meet(int b) override {
     settle(b);
     Bucket& of = bucket(b);
@@ -61,10 +106,101 @@ class DiLoCo final : public Averages {
   }
 
  private:
+  /// Starts the second halves of what is under way, which is all of one fragment.
+  void gather() {
+    for (int b = 0; b < buckets(); ++b) {
+      if (halves_[static_cast<std::size_t>(b)] != 1) continue;
+      encoded_->gather(b, info_.step, waiting_);
+      halves_[static_cast<std::size_t>(b)] = 2;
+    }
+  }
+
   DiLoCoSettings settings_;
+  bool encodes_;
   std::unique_ptr<OptimizerRule> rule_;
-  std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks'
+  std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks', or an encoded mean
   std::vector<Ticket> tickets_;
+  std::unique_ptr<CodedMean> encoded_;
+  std::vector<char> halves_;  ///< by bucket: of encoded_, so many were started and not finished
+  CodedMean::Wait waiting_ = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
+};
+
+/// The keys about what `sync.exchange` encodes.
+struct ExchangeKeys {
+  static constexpr double kDecay = 0.95;
+  ConfigSection config;
+  std::int64_t block;
+  bool feedback;
+  double decay;
+  SparseSettings sparse;
+
+  explicit ExchangeKeys(ConfigSection& keys)
+      : config(keys),
+        block(read_block(keys)),
+        feedback(keys.boolean("error_feedback", false,
+                              "what encoding (sync.exchange) leaves out of a difference, and of a "
+                              "mean, goes into the next; with sparse: true")),
+        decay(keys.number("error_decay", kDecay, Range{0.0, 1.0, true, false},
+                          "error_feedback: part of it that is kept")) {
+    sparse.share = keys.number("share", 1.0 / 16.0, Range{0.0, 1.0, true, false},
+                               "exchange sparse: part of each block's numbers that is sent");
+    sparse.value_bits =
+        static_cast<int>(keys.integer("value_bits", 2, Range::closed(2, 8),
+                                      "exchange sparse: bits of a number that is sent: 2, 4 or 8"));
+    if (sparse.value_bits != 2 && sparse.value_bits != 4 && sparse.value_bits != 8)
+      keys.error("value_bits", "is {}; allowed: 2, 4, 8", sparse.value_bits);
+    sparse.of_all = keys.choice("aggregate", "senders", {"senders", "ranks"},
+                                "exchange sparse: a number's mean is over the ranks that sent it, "
+                                "or over all") == "ranks";
+  }
+  /// Refuses keys that do not go with this exchange, unless they have their defaults, as in a saved
+  /// config.
+  void refuse(bool codes, const char* exchange) const {
+    const SparseSettings standard;
+    const auto check = [&](const char* key, bool differs, const char* needed) {
+      if (differs)
+        config.error(key, "does not go with sync.exchange {}; leave it out, or set that to {}",
+                     exchange, needed);
+    };
+    check("block", !codes && block != 256, "bf16, int8, int4 or sparse");
+    check("error_feedback", !codes && feedback, "bf16, int8, int4 or sparse");
+    check("error_decay", !codes && decay != kDecay, "bf16, int8, int4 or sparse");
+    check("share", sparse.share != standard.share, "sparse");
+    check("value_bits", sparse.value_bits != standard.value_bits, "sparse");
+    check("aggregate", sparse.of_all, "sparse");
+  }
+  /// The settings with this exchange. A sparse one has other defaults.
+  DiLoCoSettings with(DiLoCoSettings settings, const MixerKind& exchange) {
+    if (!exchange.encodes) {
+      refuse(false, "fp32");
+      return settings;
+    }
+    bool feeds_back = feedback;
+    if (exchange.sparse) {
+      const auto instead = [&](const char* key, auto& value, auto standard) {
+        if (config.has(key)) return;
+        value = standard;
+        config.resolve(key, standard);
+      };
+      instead("outer_lr", settings.lr, 1.0);
+      instead("outer_momentum", settings.momentum, 0.0);
+      instead("error_feedback", feeds_back, true);
+      sparse.block = block;
+      instead("block", sparse.block, std::int64_t{4096});
+      if (sparse.block < 32 || sparse.block > 65536)
+        config.error("block", "is {}; allowed with sync.exchange sparse: multiples of 32 to 65536",
+                     sparse.block);
+      settings.sparse = sparse;
+    } else {
+      refuse(true, "of codes alone");
+      settings.compressor = {exchange.code, block};
+    }
+    if (decay != kDecay && !feeds_back)
+      config.error("error_decay",
+                   "is about error_feedback, which is false; set that, or leave it out");
+    settings.error_decay = feeds_back ? decay : 0.0;
+    return settings;
+  }
 };
 
 DiLoCoQuorum read_quorum(ConfigSection& config, const DiLoCoSettings& settings) {
@@ -105,6 +241,7 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0),
                                  "part of the rank's own parameters that stays in an outer step");
   settings.states = read_states(config);
+  const ExchangeKeys keys(config);
   if (settings.blend == 1.0) {
     config.error("blend",
                  "is 1, so that ranks keep what they disagree in, 1.000 times as large after "
@@ -140,7 +277,7 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
           .scratch = settings.delay > 0 ? 0
                      : waits_for_some   ? 2
                                         : 1,
-          .messages = {.gathers = waits_for_some},
+          .messages = {.encoding = Encoding{.of_means = true}, .gathers = waits_for_some},
           .steps = {.keys = {{"period", settings.period}},
                     .asynchronous = waits_for_some,
                     .timing = "with a quorum takes what has come by then",
@@ -155,7 +292,24 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                    .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
                    .tried = {{"period", 48}}},
           .make = waits_for_some ? maker_of_quorum_diloco(settings, settings.blend, quorum)
-                                 : maker_of<DiLoCo>(settings)};
+                                 : maker_of<DiLoCo>(settings),
+          .by_exchange = [=](AlgorithmPlan& plan, const MixerKind& exchange) {
+            if (waits_for_some && exchange.encodes)
+              keys.config.error("quorum",
+                                "is {}, and differences travel as they are then; allowed: 0, or "
+                                "\"sync.exchange\": \"fp32\"",
+                                quorum.ranks);
+            const DiLoCoSettings of = ExchangeKeys(keys).with(settings, exchange);
+            if (of.error_decay > 0.0) plan.states.push_back({"residual"});
+            if (of.error_decay > 0.0 && !of.sparse)
+              plan.states.push_back({.name = "residual_mean", .dtype = DType::kFloat32});
+            if (of.encodes()) plan.messages.wire = of.compressor.wire();
+            if (of.sparse) {
+              plan.messages.wire = of.sparse->wire();
+              plan.cost.exchanges[0].what = PlannedExchange::kGatheredModels;
+            }
+            if (of.encodes()) plan.make = maker_of<DiLoCo>(of);
+          }};
 }
 
 }  // namespace starling

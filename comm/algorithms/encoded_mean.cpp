@@ -28,13 +28,12 @@ Exchange between(std::vector<int> to, std::vector<int> from) {
 }  // namespace
 
 EncodedMean::EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor,
-                         std::vector<Tensor> residuals, std::vector<Tensor> chunk_residuals)
+                         Residuals residuals)
     : backend_(site.backend),
       transport_(site.transport),
       compressor_(compressor),
       divisor_(divisor),
       residuals_(std::move(residuals)),
-      chunk_residuals_(std::move(chunk_residuals)),
       states_(site.buckets.size()) {}
 
 std::int64_t EncodedMean::first(const Tensor& numbers, int chunk) const {
@@ -52,21 +51,23 @@ std::int64_t EncodedMean::bytes(DType dtype, std::int64_t elements) const {
 Tensor EncodedMean::part(const Tensor& message, const Tensor& numbers) const {
   return message.slice(0, Shape{bytes(numbers.dtype(), numbers.elements())});
 }
-void EncodedMean::encode(const Tensor& numbers, const Tensor& message) {
+void EncodedMean::encode(const Tensor& numbers, const Tensor& minus, const Tensor& residual,
+                         const Tensor& message) {
   backend_.encode({.x = numbers,
                    .message = part(message, numbers),
                    .code = compressor_.code,
-                   .block = compressor_.block});
-}
-void EncodedMean::decode(const Tensor& message, const Tensor& out, double weight, bool accumulate) {
-  decode_sum(backend_, {part(message, out)}, terms({weight}), 1.0, out, accumulate);
+                   .block = compressor_.block,
+                   .minus = minus,
+                   .residual = residual,
+                   .decay = residuals_.decay});
 }
 
-void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
+void EncodedMean::start(int bucket, const Tensor& numbers, const Tensor& minus, const Tensor& out,
+                        std::int64_t step) {
   const int ranks = transport_.size(), rank = transport_.rank();
   const auto b = static_cast<std::size_t>(bucket);
   State& state = states_[b];
-  state.numbers = numbers;
+  state.out = out;
   state.tickets.clear();  // left by an aborted step
   const std::int64_t mine = size(numbers, rank);
   const StreamScope scope(backend_, StreamKind::kUpdate);
@@ -86,15 +87,11 @@ void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
       state.means.push_back(message(size(numbers, j) > 0));
     }
   }
-  if (!residuals_.empty()) {  // v = numbers + δ, and δ' = v - C(v)
-    backend_.weighted_sum(
-        {.in = {numbers}, .weight = {1.0}, .terms = 1, .out = residuals_[b], .accumulate = true});
-  }
+  const Tensor residual = residuals_.of_numbers.empty() ? Tensor() : residuals_.of_numbers[b];
   for (int j = 0; j < ranks; ++j) {
     if (size(numbers, j) == 0) continue;
-    const Tensor& message = state.sent[static_cast<std::size_t>(j)];
-    encode(chunk_of(residuals_.empty() ? numbers : residuals_[b], j), message);
-    if (!residuals_.empty()) decode(message, chunk_of(residuals_[b], j), -1.0, true);
+    encode(chunk_of(numbers, j), minus ? chunk_of(minus, j) : minus,
+           residual ? chunk_of(residual, j) : residual, state.sent[static_cast<std::size_t>(j)]);
   }
   for (int shift = 1; shift < ranks; ++shift) {
     const int to = (rank + shift) % ranks, from = (rank + ranks - shift) % ranks;
@@ -121,20 +118,15 @@ void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
     for (int j = 0; j < ranks; ++j) {
       const Tensor& message =
           j == rank ? state.sent[me] : state.received[static_cast<std::size_t>(j)];
-      messages.push_back(part(message, chunk_of(state.numbers, rank)));
+      messages.push_back(part(message, state.chunk));
     }
     decode_sum(backend_, messages, terms(std::vector<double>(messages.size(), 1.0)), 1.0,
                state.chunk, false, divisor_);
-    Tensor numbers = state.chunk;
-    if (!chunk_residuals_.empty()) {
-      // At the chunk's offset, since checkpoints do not include padding.
-      const Tensor left = chunk_of(chunk_residuals_[static_cast<std::size_t>(bucket)], rank);
-      backend_.weighted_sum(
-          {.in = {state.chunk}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
-      numbers = left;
-    }
-    encode(numbers, state.means[me]);
-    if (!chunk_residuals_.empty()) decode(state.means[me], numbers, -1.0, true);
+    // The residual is at the chunk's offset, since checkpoints do not include padding.
+    const std::vector<Tensor>& left = residuals_.of_chunks;
+    encode(state.chunk, {},
+           left.empty() ? Tensor() : chunk_of(left[static_cast<std::size_t>(bucket)], rank),
+           state.means[me]);
   }
   std::vector<int> others, senders;
   std::vector<Tensor> places;
@@ -157,7 +149,9 @@ void EncodedMean::finish(int bucket, const Wait& wait) {
   const StreamScope scope(backend_, StreamKind::kUpdate);
   for (int j = 0; j < transport_.size(); ++j) {
     const Tensor& mean = state.means[static_cast<std::size_t>(j)];
-    if (mean) decode(mean, chunk_of(state.numbers, j), 1.0, false);
+    if (!mean) continue;
+    const Tensor out = chunk_of(state.out, j);
+    decode_sum(backend_, {part(mean, out)}, terms({1.0}), 1.0, out, false);
   }
 }
 

@@ -74,8 +74,8 @@ class QAdam final : public Bucketwise {
     momenta_ = copies(momenta);
     residuals_ahead_ = copies(residuals_);
     chunk_residuals_ahead_ = copies(chunk_residuals_);
-    mean_ = std::make_unique<EncodedMean>(site, compressor, site.transport.size(), residuals_ahead_,
-                                          chunk_residuals_ahead_);
+    mean_ = std::make_unique<EncodedMean>(site, compressor, site.transport.size(),
+                                          Residuals{residuals_ahead_, chunk_residuals_ahead_});
     if (site.check_overflow) control_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
     // p is m, the state the parameters.
     const double beta1 = adam_.settings.beta1,
@@ -152,7 +152,7 @@ class QAdam final : public Bucketwise {
     }
     updater_.update(b, info_, {},
                     {.rule = follow_.get(), .states = {of.parameters}, .numbers = momenta_[at]});
-    if (site_.transport.size() > 1) mean_->start(b, momenta_[at], info_.step);
+    if (site_.transport.size() > 1) mean_->start(b, momenta_[at], {}, momenta_[at], info_.step);
   }
   /// Whether a rank overflowed: the sum of what each says. `control_` skips where that is not 0.
   void ask_all() {

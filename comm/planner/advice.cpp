@@ -187,11 +187,13 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
     for (const nlohmann::json& keys : tried) {
       nlohmann::json config = keys;
       config["type"] = known.name;
-      const AlgorithmPlan algorithm = algorithm_of(config);
+      const AlgorithmPlan plain = algorithm_of(config);
       for (const std::string& exchange : mixers().names()) {
-        step.exchange_by(mixers().make(exchange, "exchange"));
-        const bool encoded = step.gossip_wire < 1.0;
-        if (encoded && !algorithm.messages.encoding) continue;
+        const MixerKind kind = mixers().make(exchange, "exchange");
+        const AlgorithmPlan algorithm = plain.takes(kind) ? exchanged_by(plain, kind) : plain;
+        step.exchange_by(kind);
+        const bool encoded = kind.encodes;
+        if (!algorithm.takes(kind)) continue;
         std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
         std::stable_sort(choices.begin(), choices.end(), is_faster);
         const auto best = std::find_if(choices.begin(), choices.end(), [&](const auto& c) {

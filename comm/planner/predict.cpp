@@ -194,11 +194,11 @@ struct MeanOfAll {
 
   /// `gathered`: every rank sends to all others what it adds, instead of 2(n-1)/n of it.
   MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes,
-            bool gathered = false) {
+            double wire = 1.0, bool gathered = false) {
     RoundCost cost = cost_of_all_reduce(network);
     for (double* volume :
          {&cost.per_byte, &cost.cpu_per_byte, &cost.sent_per_byte, &cost.between_per_byte}) {
-      if (gathered) *volume *= network.ranks / 2.0;
+      *volume *= wire * (gathered ? network.ranks / 2.0 : 1.0);
     }
     double waiting = 0.0;
     for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
@@ -215,8 +215,8 @@ struct MeanOfAll {
 }  // namespace
 
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                            std::int64_t period, std::int64_t hidden, bool gathered) {
-  const MeanOfAll mean(network, step, bucket_bytes, gathered);
+                            std::int64_t period, std::int64_t hidden, double wire, bool gathered) {
+  const MeanOfAll mean(network, step, bucket_bytes, wire, gathered);
   const double alone = compute_alone(step, network), steps = static_cast<double>(period);
   Prediction result;
   result.exposed = std::max(0.0, mean.transfer - static_cast<double>(hidden) * alone) / steps;
@@ -317,7 +317,7 @@ Prediction predict(const AlgorithmPlan& plan, const std::vector<RoundCost>& roun
                             plan.messages.mixed);
     }
     return pause ? predict_asynchronous(network, step, bucket_bytes, *pause)
-                 : predict_averages(network, step, bucket_bytes, every, hidden,
+                 : predict_averages(network, step, bucket_bytes, every, hidden, plan.messages.wire,
                                     what == PlannedExchange::kGatheredModels);
   };
   const std::vector<PlannedExchange>& exchanges = plan.cost.exchanges;

@@ -71,7 +71,8 @@ Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkMod
 /// A mean over all ranks every `period` steps, which may overlap with `hidden` steps. `gathered`:
 /// each rank sends its model to all others.
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                            std::int64_t period, std::int64_t hidden = 0, bool gathered = false);
+                            std::int64_t period, std::int64_t hidden = 0, double wire = 1.0,
+                            bool gathered = false);
 /// Means over all ranks, each started `interval` seconds after the end of the last; no step waits.
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double interval);

@@ -48,9 +48,19 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 2 2 | a correction for noise where gradients are means | noise_correction is for a rank | allreduce | ring | optimizer={"type":"adamw","noise_correction":"ranks"}
 2 2 | one-way rows are for push_sum | must sum to 1, but for algorithms that weigh what they received \(push_sum\) | gossip | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
 0 2 | which takes them | custom, 2 ranks | push_sum | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
-2 2 | error feedback of what is not encoded | sync\.exchange: is fp32, but sync\.algorithm\.error_feedback is about numbers that are encoded; allowed: bf16, int8 | {"type":"gossip","error_feedback":true} | ring
+2 2 | error feedback of what is not encoded | sync\.exchange: is fp32, but sync\.algorithm\.error_feedback is about numbers that are encoded; allowed: bf16, int8, int4 | {"type":"gossip","error_feedback":true} | ring
 2 2 | a block that is no multiple of 32 | sync\.algorithm\.block: is 48; allowed: multiples of 32 | {"type":"choco","block":48} | static-ring
-2 2 | an encoded exchange of averages | sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: gossip, gossip_diloco, qgm | local_sgd | ring | sync.exchange=int8
+2 2 | an encoded exchange of averages | sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: diloco, gossip, gossip_diloco, qgm | local_sgd | ring | sync.exchange=int8
+2 2 | the largest numbers of a mix | sync\.exchange: is sparse, but gossip mixes all numbers; allowed: fp32, bf16, int8, int4, or one of these algorithms: diloco | gossip | ring | sync.exchange=sparse
+2 2 | nothing of a difference | sync\.algorithm\.share: expected a number > 0 and <= 1, found 0 | {"type":"diloco","period":6,"share":0} | ring | sync.exchange=sparse
+2 2 | more than a difference | sync\.algorithm\.share: expected a number > 0 and <= 1, found 1\.5 | {"type":"diloco","period":6,"share":1.5} | ring | sync.exchange=sparse
+2 2 | values of 3 bits | sync\.algorithm\.value_bits: is 3; allowed: 2, 4, 8 | {"type":"diloco","period":6,"value_bits":3} | ring | sync.exchange=sparse
+2 2 | a share of a dense mean | sync\.algorithm\.share: does not go with sync.exchange fp32; leave it out, or set that to sparse | {"type":"diloco","period":6,"share":0.5} | ring
+2 2 | feedback of a whole difference | sync\.algorithm\.error_feedback: does not go with sync.exchange fp32; | {"type":"diloco","period":6,"error_feedback":true} | ring
+2 2 | a share of codes | sync\.algorithm\.aggregate: does not go with sync.exchange of codes alone | {"type":"diloco","period":6,"aggregate":"ranks"} | ring | sync.exchange=int4
+2 2 | a block of one | sync\.algorithm\.block: is 1; allowed: multiples of 32 | {"type":"gossip","block":1} | ring | sync.exchange=int4
+2 2 | a block for 16 bits of a place | sync\.algorithm\.block: is 131072; allowed with sync.exchange sparse: multiples of 32 to 65536 | {"type":"diloco","period":6,"block":131072} | ring | sync.exchange=sparse
+2 2 | a decay of no residual | sync\.algorithm\.error_decay: is about error_feedback, which is false | {"type":"diloco","period":6,"error_decay":0.5} | ring | sync.exchange=int8
 2 4 | choco wants one symmetric round | run\.json: sync\.topology\.type: 'one-peer-exp' for 4 ranks is not for the algorithm Choco: its rounds differ; these are: .*static-ring | choco | one-peer-exp
 2 3 | a topology that does not take the ranks | run\.json: sync\.topology\.type: ring needs an even number of ranks, not 3; for 3 ranks: base-2 | gossip | ring
 0 4 | how choco mixes | disagreement × 0\.9 a step | {"type":"choco"} | static-ring

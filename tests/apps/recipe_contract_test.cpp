@@ -22,6 +22,8 @@ cached samples | data.cache=memory | data.threads=2 | data.sampler=class_balance
  | sync.algorithm=push_sum | sync.topology.type=directed-exp
 algorithm state | sync.algorithm=gradient_tracking | sync.topology.type=one-peer-exp
 algorithm state | sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2}
+algorithm state | sync.exchange=int4 | sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2,"error_feedback":true}
+algorithm state | sync.exchange=sparse | sync.algorithm={"type":"diloco","period":4}
 algorithm state | sync.topology.type=one-peer-exp | sync.algorithm={"type":"gossip_diloco","period":6,"fragments":2}
 algorithm state | sync.algorithm={"type":"local_sgd","period":7,"delay":3,"states":"average"}
 algorithm state | sync.algorithm={"type":"slowmo","period":5,"inner":"gossip"}

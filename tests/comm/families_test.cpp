@@ -184,7 +184,7 @@ const char* const kAlgorithms = R"([
   {"type": "local_sgd", "period": 4, "delay": 3}, {"type": "local_sgd", "period": 3, "start": 2, "delay": 1},
   {"type": "local_sgd", "period": 4, "delay": 1, "states": "average"},
   {"type": "local_sgd", "period": 3, "delay": 2, "states": "reset"}])";
-/// As bf16 and as int8.
+/// As bf16, int8 and int4.
 const char* const kEncoded = R"([
   {"type": "gossip"}, {"type": "gossip", "order": "atc"},
   {"type": "gossip", "interval": 2, "global_every": 3}, {"type": "gossip", "mixing": 0.6},
@@ -194,7 +194,18 @@ const char* const kEncoded = R"([
   {"type": "gossip", "global_above": 0.1, "check_every": 2, "error_feedback": true},
   {"type": "gossip_diloco", "period": 3}, {"type": "gossip_diloco", "period": 2, "error_feedback": true},
   {"type": "gossip_diloco", "period": 2, "mix_differences": true, "consensus_step": 0.6, "block": 32},
+  {"type": "diloco", "period": 3}, {"type": "diloco", "period": 2, "error_feedback": true, "block": 32},
+  {"type": "diloco", "period": 4, "fragments": 2, "delay": 1, "error_feedback": true, "error_decay": 0.5},
+  {"type": "diloco", "period": 6, "delay": 4, "blend": 0.3, "error_feedback": true},
   {"type": "qgm", "block": 64}, {"type": "qgm", "order": "awc", "error_feedback": true}])";
+
+/// As sparse.
+const char* const kSparse = R"([
+  {"type": "diloco", "period": 3}, {"type": "diloco", "period": 2, "share": 0.25, "block": 32},
+  {"type": "diloco", "period": 3, "aggregate": "ranks", "value_bits": 8, "error_decay": 1.0},
+  {"type": "diloco", "period": 4, "fragments": 2, "value_bits": 4, "share": 0.3, "block": 8192,
+   "outer_lr": 0.7, "outer_momentum": 0.9},
+  {"type": "diloco", "period": 6, "delay": 4, "error_feedback": false}])";
 
 struct FamilyCase {
   json algorithm;
@@ -230,12 +241,10 @@ struct FamilyCase {
     return {kSgd, kDecayed, kNesterov, kAdam, kAdamW};
   }
   /// In fp64 numbers as they are keep all their digits, and the plain rewriting rounds them to
-  /// fp32; what joins the mean's residual too. Muon's iterations enlarge a rounding 3.44^5 times.
+  /// fp32. Muon's iterations enlarge a rounding 3.44^5 times.
   double tolerance(const Job& job) const {
     if (job.optimizer.value("type", "") == "muon") return 1e-9;
-    const bool rounds = algorithm.value("compressor", "") == "none" ||
-                        (type() == "qadam" && algorithm.contains("error_feedback"));
-    return rounds ? 1e-5 : 1e-11;
+    return algorithm.value("compressor", "") == "none" ? 1e-5 : 1e-11;
   }
 };
 
@@ -243,9 +252,10 @@ const std::vector<FamilyCase>& cases() {
   static const std::vector<FamilyCase> all = [] {
     std::vector<FamilyCase> result;
     for (const json& algorithm : json::parse(kAlgorithms)) result.push_back({algorithm});
-    for (const char* exchange : {"bf16", "int8"}) {
+    for (const char* exchange : {"bf16", "int8", "int4"}) {
       for (const json& algorithm : json::parse(kEncoded)) result.push_back({algorithm, exchange});
     }
+    for (const json& algorithm : json::parse(kSparse)) result.push_back({algorithm, "sparse"});
     return test::fewer_if_sanitized(std::move(result));
   }();
   return all;
@@ -318,6 +328,7 @@ TEST_CASE(
         Job whole = job;  // encoding does show
         whole.exchange = "fp32";
         for (const char* key : {"error_feedback", "consensus_step"}) whole.algorithm.erase(key);
+        if (c.exchange == "sparse") continue;  // whose defaults are others
         CHECK(largest_difference(run_plain_family(whole, n), expected) > 1e-5);
       }
     }
@@ -517,6 +528,26 @@ TEST_CASE(
       CHECK(run("slowmo", {{"period", 2}}) != alone);
       CHECK(run("gossip_diloco", {{"period", 3}}) == run("diloco", {{"period", 3}}));
     }
+  }
+}
+
+TEST_CASE(
+    "comm/families: the mean of numbers that all ranks sent is the same over their senders and "
+    "over "
+    "all ranks") {
+  for (const int bits : {2, 4, 8}) {
+    const auto run = [&](const char* aggregate, double share) {
+      Job job = job_of(FamilyCase{{{"type", "diloco"},
+                                   {"period", 3},
+                                   {"share", share},
+                                   {"value_bits", bits},
+                                   {"aggregate", aggregate}},
+                                  "sparse"},
+                       {{"type", "complete"}}, kDecayed);
+      return run_fake(job, 4);
+    };
+    CHECK(run("senders", 1.0) == run("ranks", 1.0));
+    CHECK(run("senders", 0.25) != run("ranks", 0.25));
   }
 }
 

@@ -24,16 +24,16 @@ float through_bf16(float x) {
   return std::bit_cast<float>(upper << 16);
 }
 
-void through_int8(float* x, std::size_t count) {
+void through_whole(float* x, std::size_t count, float most) {
   float largest = 0.0f;
   for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(x[i]));
-  const float s = rounded(largest / 127.0f);
+  const float s = rounded(largest / most);
   for (std::size_t i = 0; i < count; ++i) {
     if (s == 0.0f) {
       x[i] = 0.0f;
       continue;
     }
-    const float code = std::clamp(std::rint(rounded(x[i] / s)), -127.0f, 127.0f);
+    const float code = std::clamp(std::rint(rounded(x[i] / s)), -most, most);
     x[i] = rounded(static_cast<float>(static_cast<std::int8_t>(code)) * s);
   }
 }
@@ -63,7 +63,9 @@ std::vector<float> decoded(const PlainCodec& codec, const std::vector<float>& me
   for (std::size_t begin = 0; begin < message.size(); begin += block) {
     const std::size_t count = std::min(block, message.size() - begin);
     if (codec.type == "int8") {
-      through_int8(result.data() + begin, count);
+      through_whole(result.data() + begin, count, 127.0f);
+    } else if (codec.type == "int4") {
+      through_whole(result.data() + begin, count, 7.0f);
     } else if (codec.type == "minmax8") {
       through_minmax8(result.data() + begin, count);
     } else {

@@ -8,8 +8,8 @@ namespace starling::test {
 
 /// How a message is encoded (algorithms.md, section 5).
 struct PlainCodec {
-  std::string type = "none";  ///< none, bf16, int8 or minmax8
-  std::size_t block = 256;    ///< of int8 and minmax8, in elements; 0: the whole message
+  std::string type = "none";  ///< none, bf16, int8, int4 or minmax8
+  std::size_t block = 256;    ///< of all but bf16, in elements; 0: the whole message
 };
 
 /// Numbers that a receiver makes of a message, and its sender too: encoded and decoded in fp32.

@@ -73,73 +73,8 @@ void low_precision(PlainRun& run) {
   }
 }
 
-/// The mean by bytegrad's way: by chunks, one for each rank, compressed on the way to it and back.
-class ChunkedMean {
- public:
-  ChunkedMean(const PlainRun& run, PlainCodec codec, bool feedback)
-      : run_(run),
-        codec_(std::move(codec)),
-        feedback_(feedback),
-        residuals_(run.zeros()),
-        mean_residual_(run.size(), 0.0) {}
-
-  Vectors operator()(const Vectors& v) {
-    if (run_.n == 1) return v;
-    Vector result(run_.size(), 0.0);
-    for (std::size_t b = 0; b < run_.buckets; ++b) {
-      Vectors sent, heard;
-      for (std::size_t i = 0; i < run_.n; ++i) {
-        sent.push_back(run_.message(v[i], b));
-        if (feedback_) add(sent[i], run_.message(residuals_[i], b));
-        heard.push_back(sent[i]);
-      }
-      const std::size_t elements = sent[0].size(),
-                        chunk = ((elements + run_.n - 1) / run_.n + 31) / 32 * 32;
-      Vector residual = run_.message(mean_residual_, b), mean(elements);
-      for (std::size_t begin = 0; begin < elements; begin += chunk) {
-        mean_of_chunk(begin, std::min(begin + chunk, elements), sent, heard, residual, mean);
-      }
-      run_.read_message(mean, b, result);
-      if (!feedback_) continue;
-      run_.read_message(residual, b, mean_residual_);
-      for (std::size_t i = 0; i < run_.n; ++i) {
-        for (std::size_t k = 0; k < elements; ++k) heard[i][k] = sent[i][k] - heard[i][k];
-        run_.read_message(heard[i], b, residuals_[i]);
-      }
-    }
-    return Vectors(run_.n, result);
-  }
-
- private:
-  /// A chunk is a message of its own: its blocks count from its start.
-  void mean_of_chunk(std::size_t begin, std::size_t end, const Vectors& sent, Vectors& heard,
-                     Vector& residual, Vector& mean) const {
-    const auto from = static_cast<std::ptrdiff_t>(begin), to = static_cast<std::ptrdiff_t>(end);
-    std::vector<float> total(end - begin, 0.0f);
-    for (std::size_t i = 0; i < run_.n; ++i) {
-      const Vector part = decoded(codec_, Vector(sent[i].begin() + from, sent[i].begin() + to));
-      std::copy(part.begin(), part.end(), heard[i].begin() + from);
-      for (std::size_t k = 0; k < part.size(); ++k) total[k] += static_cast<float>(part[k]);
-    }
-    Vector own(total.size());
-    for (std::size_t k = 0; k < own.size(); ++k) {
-      own[k] = total[k] / static_cast<float>(run_.n);
-      if (feedback_) own[k] += residual[begin + k];
-    }
-    const Vector back = decoded(codec_, own);
-    std::copy(back.begin(), back.end(), mean.begin() + from);
-    for (std::size_t k = 0; k < own.size(); ++k) residual[begin + k] = own[k] - back[k];
-  }
-
-  const PlainRun& run_;
-  PlainCodec codec_;
-  bool feedback_;
-  Vectors residuals_;     // of what each rank sends
-  Vector mean_residual_;  // of each element's mean, on the rank whose chunk it is in
-};
-
 void bytegrad(PlainRun& run) {
-  ChunkedMean mean(run, codec_of(run, "minmax8"), false);
+  ChunkedMean mean(run, codec_of(run, "minmax8"), 0.0);
   for (int t = 0; t < run.steps; ++t) {
     run.step_with_average(t, [&](const Vectors& g) { return mean(g); });
   }
@@ -147,7 +82,7 @@ void bytegrad(PlainRun& run) {
 
 void qadam(PlainRun& run) {
   const int warmup = run.key("warmup", 100);
-  ChunkedMean mean(run, codec_of(run, "minmax8"), run.key("error_feedback", false));
+  ChunkedMean mean(run, codec_of(run, "minmax8"), run.key("error_feedback", false) ? 1.0 : 0.0);
   const int frozen_at = run.optimizers[0].s + warmup;
   for (int t = 0; t < run.steps; ++t) {
     if (run.optimizers[0].s < frozen_at) {
@@ -183,6 +118,104 @@ void qadam(PlainRun& run) {
 }
 
 }  // namespace
+
+Vectors ChunkedMean::operator()(const Vectors& v, const std::function<bool(std::size_t)>& takes) {
+  if (run_.n == 1) return v;
+  Vector result(run_.size(), 0.0);
+  for (std::size_t b = 0; b < run_.buckets; ++b) {
+    if (takes && !takes(b)) continue;
+    Vectors sent, heard;
+    for (std::size_t i = 0; i < run_.n; ++i) {
+      sent.push_back(run_.message(v[i], b));
+      if (decay_ > 0.0) add(sent[i], run_.message(residuals_[i], b));
+      heard.push_back(sent[i]);
+    }
+    const std::size_t elements = sent[0].size(),
+                      chunk = ((elements + run_.n - 1) / run_.n + 31) / 32 * 32;
+    Vector residual = run_.message(mean_residual_, b), mean(elements);
+    for (std::size_t begin = 0; begin < elements; begin += chunk) {
+      mean_of_chunk(begin, std::min(begin + chunk, elements), sent, heard, residual, mean);
+    }
+    run_.read_message(mean, b, result);
+    if (decay_ == 0.0) continue;
+    run_.read_message(residual, b, mean_residual_);
+    for (std::size_t i = 0; i < run_.n; ++i) {
+      for (std::size_t k = 0; k < elements; ++k) heard[i][k] = decay_ * (sent[i][k] - heard[i][k]);
+      run_.read_message(heard[i], b, residuals_[i]);
+    }
+  }
+  return Vectors(run_.n, result);
+}
+
+/// A chunk is a message of its own: its blocks count from its start. Its mean, its residual and
+/// their sum are fp32.
+void ChunkedMean::mean_of_chunk(std::size_t begin, std::size_t end, const Vectors& sent,
+                                Vectors& heard, Vector& residual, Vector& mean) const {
+  const auto from = static_cast<std::ptrdiff_t>(begin), to = static_cast<std::ptrdiff_t>(end);
+  std::vector<float> total(end - begin, 0.0f);
+  for (std::size_t i = 0; i < run_.n; ++i) {
+    const Vector part = decoded(codec_, Vector(sent[i].begin() + from, sent[i].begin() + to));
+    std::copy(part.begin(), part.end(), heard[i].begin() + from);
+    for (std::size_t k = 0; k < part.size(); ++k) total[k] += static_cast<float>(part[k]);
+  }
+  for (std::size_t k = 0; k < total.size(); ++k) {
+    total[k] /= static_cast<float>(run_.n);
+    if (decay_ > 0.0) total[k] += static_cast<float>(residual[begin + k]);
+  }
+  const std::vector<float> back = decoded(codec_, total);
+  std::copy(back.begin(), back.end(), mean.begin() + from);
+  for (std::size_t k = 0; k < total.size(); ++k)
+    residual[begin + k] = static_cast<float>(decay_) * (total[k] - back[k]);
+}
+
+Vectors SparsePlain::operator()(const Vectors& v, const std::function<bool(std::size_t)>& takes) {
+  if (run_.n == 1) return v;
+  const double share = run_.key("share", 1.0 / 16.0);
+  const std::size_t block = run_.key("block", std::size_t{4096});
+  const int bits = run_.key("value_bits", 2);
+  const bool of_all = run_.key<std::string>("aggregate", "senders") == "ranks";
+  Vector total(run_.size(), 0.0), senders(run_.size(), 0.0);
+  for (std::size_t i = 0; i < run_.n; ++i) {
+    Vector sent = v[i];
+    if (decay_ > 0.0) add(sent, residuals_[i]);
+    for (const auto& [first, size] : run_.parameters()) {
+      if (!takes(run_.bucket_of(first))) continue;
+      for (std::size_t begin = first; begin < first + size; begin += block) {
+        const std::size_t end = std::min(begin + block, first + size);
+        std::vector<std::size_t> order;
+        for (std::size_t e = begin; e < end; ++e) order.push_back(e);
+        const auto key = [&](std::size_t e) { return std::abs(static_cast<float>(sent[e])); };
+        std::stable_sort(order.begin(), order.end(),
+                         [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+        const auto chosen =
+            static_cast<std::size_t>(std::ceil(share * static_cast<double>(end - begin)));
+        Vector rest = sent;
+        const float s = key(order[0]);
+        std::vector<float> values;
+        for (std::size_t k = 0; k < chosen; ++k)
+          values.push_back(static_cast<float>(sent[order[k]]));
+        if (bits != 2) values = decoded({bits == 8 ? "int8" : "int4", 0}, values);
+        for (std::size_t k = 0; k < chosen; ++k) {
+          float& c = values[k];
+          if (bits == 2) {
+            volatile float level = c / s + 1.0f;
+            volatile float whole = std::clamp(std::rint(level * 1.5f), 0.0f, 3.0f) / 1.5f - 1.0f;
+            c = s == 0.0f ? 0.0f : whole * s;
+          }
+          total[order[k]] += static_cast<double>(c);
+          senders[order[k]] += 1.0;
+          rest[order[k]] -= static_cast<double>(c);
+        }
+        for (std::size_t e = begin; e < end && decay_ > 0.0; ++e)
+          residuals_[i][e] = decay_ * rest[e];
+      }
+    }
+  }
+  for (std::size_t e = 0; e < total.size(); ++e) {
+    if (senders[e] > 0.0) total[e] /= of_all ? static_cast<double>(run_.n) : senders[e];
+  }
+  return Vectors(run_.n, total);
+}
 
 bool train_compressed(PlainRun& run) {
   const std::string type = run.key<std::string>("type", "");

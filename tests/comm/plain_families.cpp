@@ -416,9 +416,13 @@ class Simulation : public PlainRun {
   void diloco() {
     const int period = key("period", 500), fragments = key("fragments", 1), delay = key("delay", 0),
               part = period / fragments;
-    const double nu = key("outer_lr", 0.7), mu = key("outer_momentum", 0.9),
-                 alpha = key("blend", 0.0);
+    const bool sparse = exchange() == "sparse";
+    const double nu = key("outer_lr", sparse ? 1.0 : 0.7),
+                 mu = key("outer_momentum", sparse ? 0.0 : 0.9), alpha = key("blend", 0.0),
+                 decay = key("error_feedback", sparse) ? key("error_decay", 0.95) : 0.0;
     const bool nesterov = key("outer_nesterov", true);
+    ChunkedMean encoded(*this, {exchange(), key("block", std::size_t{256})}, decay);
+    SparsePlain largest(*this, decay);
     Vectors a = x, s = zeros(), arriving = zeros();
     std::vector<bool> flying(static_cast<std::size_t>(fragments), false);
     const auto apply = [&](int f) {
@@ -439,7 +443,13 @@ class Simulation : public PlainRun {
       for (int f = 0; f < fragments; ++f) {
         if ((t + 1 - ((f + 1) * part - delay)) % period == 0) {
           const std::vector<bool> in = in_fragment(f, fragments);
-          const Vectors moved = mean(sum({{1.0, &a}, {-1.0, &x}}));
+          const Vectors d = sum({{1.0, &a}, {-1.0, &x}});
+          const auto takes = [&](std::size_t b) {
+            return b * static_cast<std::size_t>(fragments) / buckets == static_cast<std::size_t>(f);
+          };
+          const Vectors moved = exchange() == "fp32" ? mean(d)
+                                : sparse             ? largest(d, takes)
+                                                     : encoded(d, takes);
           for (std::size_t i = 0; i < n; ++i) {
             for (std::size_t e = 0; e < size(); ++e) {
               if (in[e]) arriving[i][e] = moved[i][e];

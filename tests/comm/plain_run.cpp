@@ -65,6 +65,7 @@ void PlainRun::lay_out() {
   buckets = message_sizes_.size();
   for (std::size_t p = 0; p < job_shapes().size(); ++p) {
     const auto count = static_cast<std::size_t>(job_shapes()[p].elements());
+    parameters_.emplace_back(curvatures_.size(), count);
     curvatures_.insert(curvatures_.end(), count, curvature(p));
     const Shape& shape = job_shapes()[p];
     const std::int64_t rows = shape.rank() >= 2 ? shape[0] : 0;

@@ -50,6 +50,8 @@ class PlainRun {
   const std::string& exchange() const { return exchange_; }
   bool resets_omega() const { return job_.reset_omega; }
   std::size_t size() const { return curvatures_.size(); }
+  /// The first element and the elements of each.
+  const std::vector<std::pair<std::size_t, std::size_t>>& parameters() const { return parameters_; }
   std::size_t bucket_of(std::size_t element) const { return bucket_of_[element]; }
   double lr(int t) const { return lr_at(first_ + t); }
   double largest_lr(int t) const;  ///< of the run so far
@@ -101,6 +103,7 @@ class PlainRun {
   std::vector<LayerExtent> layers_;  // by parameter, of the job's quadratics
   std::vector<std::size_t> bucket_of_, place_of_;
   std::vector<std::size_t> message_sizes_;  // by bucket
+  std::vector<std::pair<std::size_t, std::size_t>> parameters_;
 };
 
 }  // namespace starling::test

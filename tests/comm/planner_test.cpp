@@ -325,7 +325,7 @@ TEST_CASE("planner/predict: what an algorithm exchanges follows from its keys") 
        predict_averages(network, step, 1e6, 6, 2));
   // Each of the 8 ranks sends its P to 7 others, once in 6 steps.
   const nlohmann::json quorum = {{"type", "diloco"}, {"period", 6}, {"quorum", 5}};
-  same(quorum, predict_averages(network, step, 1e6, 6, 0, true));
+  same(quorum, predict_averages(network, step, 1e6, 6, 0, 1.0, true));
   double bytes = 0.0;
   for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
   CHECK(predict(algorithm_of(quorum), costs, network, step, 1e6).sent ==

@@ -117,15 +117,16 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   ConfigSection section(job.optimizer, "test");
   section.text("type", "sgd", "");
   const auto rule = optimizers().make(job.optimizer["type"], "optimizer.type", section);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, *rule, false, job.compute);
+  std::vector<starling::Bucket> buckets =
+      make_buckets(plan, backend, job.dtype, *rule, false, job.compute);
   std::unique_ptr<Topology> topology;
-  const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
+  const MixerKind exchange = mixers().make(job.exchange, "sync.exchange");
+  const AlgorithmPlan algorithm_plan = exchanged_by(algorithm_of(job.algorithm), exchange);
   if (algorithm_plan.topology != TopologyKind::kNone)
     topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
   Encoding encoding = algorithm_plan.messages.encoding.value_or(Encoding());
   encoding.dtype = job.dtype;
-  const auto mixer =
-      mixers().make(job.exchange, "sync.exchange").make(backend, transport, encoding);
+  const auto mixer = exchange.make(backend, transport, encoding);
   const AlgorithmSite site{.backend = backend,
                            .transport = transport,
                            .mixer = *mixer,
@@ -193,7 +194,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     if (job.finish_every && (step + 1) % job.finish_every == 0) {
       algorithm->finish();
       std::vector<Tensor> in;
-      for (const Bucket& bucket : buckets) in.push_back(bucket.parameters);
+      for (const starling::Bucket& bucket : buckets) in.push_back(bucket.parameters);
       mean_model(transport, in);
     }
     if (job.resume_after == step + 1) {
@@ -206,7 +207,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   }
   algorithm->finish();
   if (way) *way = mixer->name();
-  for (const Bucket& bucket : buckets) {
+  for (const starling::Bucket& bucket : buckets) {
     if (job.compute == DType::kBFloat16) check_low<BFloat16>(bucket.parameters, bucket.low);
     if (job.compute == DType::kFloat16) check_low<Float16>(bucket.parameters, bucket.low);
   }

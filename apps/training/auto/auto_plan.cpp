@@ -29,7 +29,8 @@ void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& al
            const nlohmann::json& topology, double bucket_mb) {
   nlohmann::json& sync = config.resolved["sync"];
   if (config.sync.auto_topology) {
-    config.sync.algorithm = algorithm_of(algorithm, &sync["algorithm"]);
+    config.sync.algorithm =
+        exchanged_by(algorithm_of(algorithm, &sync["algorithm"]), config.sync.mixer);
     if (config.sync.algorithm.topology == TopologyKind::kNone) {
       config.sync.topology_name.clear();
       sync.erase("topology");

@@ -21,16 +21,16 @@ void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
     return std::any_of(plans.begin(), plans.end(),
                        [&](const AlgorithmPlan* plan) { return has(*plan); });
   };
-  if (settings.mixer.encodes &&
-      !any([](const AlgorithmPlan& plan) { return plan.messages.encoding.has_value(); })) {
+  if (!any([&](const AlgorithmPlan& plan) { return plan.takes(settings.mixer); })) {
     std::vector<std::string> others;
     for (const AlgorithmPlan& other : known_algorithms()) {
-      if (other.messages.encoding) others.push_back(other.name);
+      if (other.takes(settings.mixer)) others.push_back(other.name);
     }
-    sync.error(
-        "exchange",
-        "is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}",
-        exchange, plans[0]->label(), fmt::join(others, ", "));
+    sync.error("exchange", "is {}, but {} {}; allowed: {}, or one of these algorithms: {}",
+               exchange, plans[0]->label(),
+               settings.mixer.sparse ? "mixes all numbers" : "exchanges in full precision",
+               plans[0]->messages.encoding ? "fp32, bf16, int8, int4" : "fp32",
+               fmt::join(others, ", "));
   }
   for (const AlgorithmPlan* plan : plans) {
     const std::string key = settings.mixer.encodes || !plan->messages.encoding
@@ -39,7 +39,7 @@ void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
     if (key.empty()) continue;
     sync.error(
         "exchange",
-        "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8",
+        "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8, int4",
         exchange, key);
   }
   if (settings.lr_scale != 1.0 &&
@@ -150,9 +150,10 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
   settings.bucket_bytes = kMebibyte * (settings.auto_bucket ? 25.0 : bucket_mb);
   const std::string exchange =
       sync.choice("exchange", "fp32", mixers().names(),
-                  "number format of gossip and qgm on the wire; bf16 halves the bytes, int8 "
-                  "quarters them, and both "
-                  "keep the ranks' mean to rounding (fp32 in a run in fp64: fp64)");
+                  "number format on the wire of gossip, qgm, gossip_diloco and diloco; bf16 halves "
+                  "the bytes, int8 quarters them, int4 leaves an eighth, and what is mixed keeps "
+                  "the ranks' mean to rounding; sparse, for diloco: the largest numbers alone "
+                  "(fp32 in a run in fp64: fp64)");
   settings.mixer = mixers().make(exchange, "sync.exchange");
   std::string scale_word;
   settings.lr_scale = sync.number_or_word(
@@ -204,6 +205,9 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
           plan->label());
   }
   check_exchanges(sync, with, settings, exchange);
+  settings.algorithm = exchanged_by(settings.algorithm, settings.mixer);
+  for (SyncPhase& phase : settings.later)
+    phase.algorithm = exchanged_by(phase.algorithm, settings.mixer);
   sync.finish();
   return settings;
 }
