@@ -99,7 +99,7 @@ check "a timeline nowhere" 5 "none/t\.json" "$train" small.json --trace none/t.j
 verify "is refused before training" test ! -e tn
 
 # Limits of the system.
-for kb in 69632 81920; do
+for kb in 73728 81920; do
   check "a dry run in $kb KiB of addresses" "0|6" "memory|parameters" bash -c "ulimit -v $kb; \"\$train\" small.json --dry-run 2>&1"
   verify "and nothing is said to be terminated" bash -c '! grep -q "terminate called" .stdout'
 done
