@@ -24,6 +24,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/exchanges.h"
 #include "tests/support/numbers_of_ranks.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/soon.h"
 #include "tests/support/topologies.h"
 
@@ -87,8 +88,7 @@ void with_ranks(int n, const FakeWorldOptions& options, const Body& body) {
 TEST_CASE(
     "comm/direct: every topology over 1 to 9 ranks gives the same bits by messages, directly, and "
     "mixed") {
-  std::size_t compared = 0;
-  for (int n = 1; n <= 9; ++n) {
+  for (const int n : test::fewer_if_sanitized<int>({1, 2, 3, 4, 5, 6, 7, 8, 9})) {
     const std::vector<std::string> types = types_for(n);
     CHECK(types.size() >= 4);
     for (const std::string& type : types) {
@@ -103,10 +103,8 @@ TEST_CASE(
       CHECK(run_fake(job, n, direct()) == expected);
       if (n > 1) CHECK(run_fake(job, n, direct(n == 2 ? 1 : 2)) == expected);
       if (n > 3) CHECK(run_fake(job, n, direct(3)) == expected);
-      ++compared;
     }
   }
-  CHECK(compared >= 60);
 }
 
 TEST_CASE("comm/direct: every topology follows the formulas") {

@@ -19,6 +19,7 @@
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/soon.h"
 
 // Outer steps that wait for a quorum.
@@ -52,20 +53,21 @@ struct QuorumRanks {
   static constexpr int kCount = 3;
   double time = 0.0;
   FakeWorld world;
-  std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+  std::vector<std::unique_ptr<Backend>> backends;  // one a rank, as the ranks' ends are threads
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::unique_ptr<Quorum>> quorums;
 
   explicit QuorumRanks(int q, double grace = 1.0, double timeout = 20.0, std::int64_t layouts = 1)
       : world(kCount, {timeout}) {
     for (int r = 0; r < kCount; ++r) {
+      backends.push_back(open_backend(DeviceType::kCpu, 1));
       transports.push_back(world.transport(r));
       quorums.push_back(std::make_unique<Quorum>(
-          *transports.back(), *backend, QuorumSettings{q, grace, timeout}, layouts,
-          [this](std::int64_t layout) {
+          *transports.back(), *backends.back(), QuorumSettings{q, grace, timeout}, layouts,
+          [&backend = *backends.back()](std::int64_t layout) {
             std::vector<Tensor> tensors;
             for (const std::int64_t elements : {3, 40})
-              tensors.emplace_back(*backend, Shape{elements + layout}, DType::kFloat32);
+              tensors.emplace_back(backend, Shape{elements + layout}, DType::kFloat32);
             return tensors;
           },
           [this] { return time; }));
@@ -77,7 +79,8 @@ struct QuorumRanks {
     Quorum& of = (*this)[r];
     if (weight > 0.0) {
       for (const Tensor& tensor : of.message())
-        backend->fill(tensor, 100.0 * r + static_cast<double>(of.outer()));
+        backends[static_cast<std::size_t>(r)]->fill(tensor,
+                                                    100.0 * r + static_cast<double>(of.outer()));
     }
     of.send(weight, stop, of.outer());
   }
@@ -455,7 +458,7 @@ json with_quorum(int q, const json& more = {}) {
 }
 
 TEST_CASE("comm/quorum: with all ranks in every outer step the run is DiLoCo's") {
-  for (const int n : {1, 2, 3, 5, 9}) {
+  for (const int n : fewer_if_sanitized<int>({3, 1, 2, 5, 9})) {
     for (const json& more :
          {json::object(), json{{"fragments", 3}}, json{{"states", "reset"}}, json{{"blend", 0.3}},
           json{{"outer_nesterov", false}, {"outer_lr", 0.5}}, json{{"late", "carry"}}}) {

@@ -57,23 +57,17 @@ double target(int rank, std::int64_t i) {
 double curvature(std::size_t parameter) { return 1.0 + static_cast<double>(parameter) / 4.0; }
 
 std::vector<double> numbers(const Tensor& tensor) {
-  std::vector<double> values;
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    values.push_back(tensor.dtype() == DType::kFloat64
-                         ? tensor.data<double>()[i]
-                         : static_cast<double>(tensor.data<float>()[i]));
-  }
-  return values;
+  const auto all = [&](const auto* first) {
+    return std::vector<double>(first, first + tensor.elements());
+  };
+  return tensor.dtype() == DType::kFloat64 ? all(tensor.data<double>()) : all(tensor.data<float>());
 }
 
 void set_numbers(const Tensor& tensor, const std::function<double(std::int64_t)>& value) {
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
-    if (tensor.dtype() == DType::kFloat64) {
-      tensor.data<double>()[i] = value(i);
-    } else {
-      tensor.data<float>()[i] = static_cast<float>(value(i));
-    }
-  }
+  const auto set = [&]<class T>(T* to) {
+    for (std::int64_t i = 0; i < tensor.elements(); ++i) to[i] = static_cast<T>(value(i));
+  };
+  tensor.dtype() == DType::kFloat64 ? set(tensor.data<double>()) : set(tensor.data<float>());
 }
 
 TinyModel::TinyModel(const std::vector<Shape>& shapes) {
