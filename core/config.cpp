@@ -532,6 +532,11 @@ bool ConfigSection::has(const std::string& key) const {
   return value && !value->is_null();
 }
 
+bool ConfigSection::changed(const std::string& key) const {
+  const Node::Entry* entry = node_->entry(key);
+  return entry && entry->value.dump() != entry->key.default_text;
+}
+
 void ConfigSection::resolve(const std::string& key, const json& value) {
   node_->overrides.emplace_back(key, value);
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -102,6 +103,38 @@ class ConfigSection {
                         const std::vector<std::string>& words, std::string& word,
                         const std::string& doc);
 
+  /// Reads a key into the value that has its default.
+  void read(const std::string& key, bool& value, const std::string& doc) {
+    value = boolean(key, value, doc);
+  }
+  void read(const std::string& key, std::string& value, const std::string& doc) {
+    value = text(key, value, doc);
+  }
+  template <class Number>
+  void read(const std::string& key, Number& value, Range range, const std::string& doc) {
+    if constexpr (std::is_integral_v<Number>) {
+      value = static_cast<Number>(integer(key, static_cast<std::int64_t>(value), range, doc));
+    } else {
+      value = number(key, value, range, doc);
+    }
+  }
+  /// The same of a text that names one of these values.
+  template <class T>
+  void read(const std::string& key, T& value,
+            const std::vector<std::pair<std::string, std::type_identity_t<T>>>& named,
+            const std::string& doc) {
+    std::string text;
+    std::vector<std::string> names;
+    for (const auto& [name, meant] : named) {
+      if (meant == value) text = name;
+      names.push_back(name);
+    }
+    text = choice(key, text, names, doc);
+    for (const auto& [name, meant] : named) {
+      if (name == text) value = meant;
+    }
+  }
+
   /// The nested object; an absent one reads as {}. The child's finish() is its reader's duty. Where
   /// `shorthand` names a key, a string stands for an object with that key alone.
   ConfigSection section(const std::string& key, const std::string& doc,
@@ -119,6 +152,8 @@ class ConfigSection {
                      std::string_view sample = {});
 
   bool has(const std::string& key) const;  ///< given by the user
+  /// Whether a key that was asked for has another value than its default, which saved configs give.
+  bool changed(const std::string& key) const;
   /// Replaces what the resolved config says for a key (a value that depends on other keys).
   void resolve(const std::string& key, const nlohmann::json& value);
 

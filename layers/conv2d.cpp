@@ -90,7 +90,7 @@ Conv2dOptions read_convolution(ConfigSection& section) {
   options.out_channels =
       section.required_integer("out_channels", kSizeRange, "channels of the output");
   options.window = read_window(section, WindowKeys::kConvolution);
-  options.bias = section.boolean("bias", true, "add a learned constant to every channel");
+  section.read("bias", options.bias, "add a learned constant to every channel");
   if (options.out_channels % options.window.groups != 0) {
     section.error("groups", "{} groups do not divide {} output channels", options.window.groups,
                   options.out_channels);

@@ -107,11 +107,11 @@ void builtin::add_stateless(LayerRegistry& registry) {
         const double scale =
             section.required_number("scale_factor", {0.0, 1024.0, true, false},
                                     "so many times as large; sizes are rounded down");
-        const bool nearest =
-            section.choice("mode", "nearest", {"nearest", "bilinear"},
-                           "bilinear is PyTorch's with align_corners false") == "nearest";
-        return std::make_unique<Upsample>(scale,
-                                          nearest ? Resampling::kNearest : Resampling::kBilinear);
+        Resampling mode = Resampling::kNearest;
+        section.read("mode", mode,
+                     {{"nearest", Resampling::kNearest}, {"bilinear", Resampling::kBilinear}},
+                     "bilinear is PyTorch's with align_corners false");
+        return std::make_unique<Upsample>(scale, mode);
       },
       "images of another size");
   registry.add(

@@ -48,8 +48,8 @@ Window2d read_window(ConfigSection& section, WindowKeys keys) {
       section.pair("padding", {0, 0}, padding, "pixels of zeros added at every border"));
   set(window.dilation,
       section.pair("dilation", {1, 1}, size, "step between the pixels of a window"));
-  window.groups = section.integer("groups", 1, kSizeRange,
-                                  "channels are split into so many groups that do not mix");
+  section.read("groups", window.groups, kSizeRange,
+               "channels are split into so many groups that do not mix");
   return window;
 }
 

@@ -42,9 +42,7 @@ std::vector<Round> alternating_rounds(int nodes, int per_node) {
 std::unique_ptr<Topology> make_alternating_exp_ring(ConfigSection& section,
                                                     const RankLayout& site) {
   const int n = site.ranks;
-  const int per_node = static_cast<int>(
-      section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
-                      "L: consecutive ranks that share a node; default: the ranks on one host"));
+  const int per_node = read_ranks_per_node(section, site);
   if (n == 1) return std::make_unique<RoundTable>(1);
   if (n % per_node != 0 || n == per_node || !is_power_of_two(n / per_node)) {
     fail(ExitCode::kUsage, "topology",

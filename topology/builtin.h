@@ -43,6 +43,8 @@ STARLING_TOPOLOGIES(STARLING_DECLARE_TOPOLOGY)
 /// Throw Error(kUsage) where the number of ranks is none of these, with topologies that take it.
 void need_even(const std::string& type, const RankLayout& site);
 void need_power_of_two(const std::string& type, const RankLayout& site);
+/// Reads `ranks_per_node`, the site's by default.
+int read_ranks_per_node(ConfigSection& section, const RankLayout& site);
 /// Names of the registered topologies that take this site without further keys: "base-2, complete,
 /// random-matching". For errors of makers that do not.
 std::string topologies_that_take(const RankLayout& site,

@@ -46,9 +46,7 @@ std::unique_ptr<Topology> make_inter(ConfigSection& section, int nodes, int per_
 /// The mean inside every node, `inter` between the nodes, and back.
 std::unique_ptr<Topology> make_hierarchical(ConfigSection& section, const RankLayout& site) {
   const int n = site.ranks;
-  const int per_node = static_cast<int>(
-      section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
-                      "L: consecutive ranks that share a node; default: the ranks on one host"));
+  const int per_node = read_ranks_per_node(section, site);
   ConfigSection inter = section.section(
       "inter", "the topology between nodes, any type with its keys; a name alone is its type",
       "type");

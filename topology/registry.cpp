@@ -70,6 +70,13 @@ void need_power_of_two(const std::string& type, const RankLayout& site) {
   need(is_power_of_two(site.ranks), type, "a power of two of ranks (1, 2, 4, 8, …)", site);
 }
 
+int read_ranks_per_node(ConfigSection& section, const RankLayout& site) {
+  int ranks = site.ranks_per_node;
+  section.read("ranks_per_node", ranks, Range::closed(1, 1 << 30),
+               "L: consecutive ranks that share a node; default: the ranks on one host");
+  return ranks;
+}
+
 std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site,
                                                   const std::string& standard) {
   require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology",
@@ -79,11 +86,7 @@ std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const 
   RankLayout actual = site;
   // Every type may be given it, so that a config can change its type alone; those that use it also
   // note the default.
-  if (section.has("ranks_per_node")) {
-    actual.ranks_per_node = static_cast<int>(
-        section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
-                        "L: consecutive ranks that share a node"));
-  }
+  if (section.has("ranks_per_node")) actual.ranks_per_node = read_ranks_per_node(section, site);
   std::unique_ptr<Topology> topology = make_typed(topologies(), type, section, actual);
   section.finish();
   return topology;

@@ -117,15 +117,14 @@ class TrivialAugment final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_rand_augment(ConfigSection& section, const Shape& image) {
   const char* doc = "operations drawn from torchvision's list of 14, all of one magnitude";
-  std::optional<ConfigSection> given = section.optional_section("rand_augment", doc);
-  if (!given) return nullptr;
+  std::optional<ConfigSection> keys = section.optional_section("rand_augment", doc);
+  if (!keys) return nullptr;
   check_color_channels(section, "rand_augment", image);
-  ConfigSection& keys = *given;
   const std::int64_t count =
-      keys.integer("n", 2, Range::closed(1, 16), "operations per image, in sequence");
-  const std::int64_t magnitude = keys.integer("magnitude", 9, Range::closed(0, kMagnitudes - 1),
-                                              "their magnitude, of 31 steps");
-  keys.finish();
+      keys->integer("n", 2, Range::closed(1, 16), "operations per image, in sequence");
+  const std::int64_t magnitude = keys->integer("magnitude", 9, Range::closed(0, kMagnitudes - 1),
+                                               "their magnitude, of 31 steps");
+  keys->finish();
   return std::make_unique<RandAugment>(count, magnitude);
 }
 

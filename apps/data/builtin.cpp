@@ -37,10 +37,10 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
 }
 
 void BuiltinDataset::read_limits(ConfigSection& section, const std::string& which) {
-  limit_ = section.integer("limit", 0, Range::at_least(0),
-                           "use " + which + " of the training set (0: all)");
-  test_limit_ = section.integer("test_limit", 0, Range::at_least(0),
-                                "use " + which + " of the test set (0: all)");
+  section.read("limit", limit_, Range::at_least(0),
+               "use " + which + " of the training set (0: all)");
+  section.read("test_limit", test_limit_, Range::at_least(0),
+               "use " + which + " of the test set (0: all)");
 }
 
 void BuiltinDataset::set_samples(std::int64_t train, std::int64_t test) {

@@ -72,26 +72,25 @@ NumberRange read_jitter(ConfigSection& section, const char* key, double neutral,
 std::unique_ptr<Augmenter> make_color_jitter(ConfigSection& section, const Shape& image) {
   const char* doc =
       "random changes of colours, in a random order; x stands for factors from 1 - x to 1 + x";
-  std::optional<ConfigSection> given = section.optional_section("color_jitter", doc);
-  if (!given) return nullptr;
+  std::optional<ConfigSection> jitter = section.optional_section("color_jitter", doc);
+  if (!jitter) return nullptr;
   check_color_channels(section, "color_jitter", image);
-  ConfigSection& jitter = *given;
   const Range factor = Range::closed(0.0, 100.0);
-  const NumberRange brightness = read_jitter(jitter, "brightness", 1.0, factor,
+  const NumberRange brightness = read_jitter(*jitter, "brightness", 1.0, factor,
                                              "range of the factor on all values; default 0: none");
   const NumberRange contrast =
-      read_jitter(jitter, "contrast", 1.0, factor,
+      read_jitter(*jitter, "contrast", 1.0, factor,
                   "range of the factor on differences from the mean grey; default 0: none");
   const NumberRange saturation =
-      read_jitter(jitter, "saturation", 1.0, factor,
+      read_jitter(*jitter, "saturation", 1.0, factor,
                   "range of the factor on differences from the pixel's grey; default 0: none");
-  const NumberRange hue = read_jitter(jitter, "hue", 0.0, Range::closed(-0.5, 0.5),
+  const NumberRange hue = read_jitter(*jitter, "hue", 0.0, Range::closed(-0.5, 0.5),
                                       "range of the hue's rotation in parts of a circle, x "
                                       "means -x to x; default 0: none");
-  jitter.finish();
+  jitter->finish();
   for (const char* key : {"saturation", "hue"}) {
-    if (image[2] == 1 && jitter.has(key))
-      jitter.error(key, "is for colours, the images are grey ({}); leave it out", image.text());
+    if (image[2] == 1 && jitter->has(key))
+      jitter->error(key, "is for colours, the images are grey ({}); leave it out", image.text());
   }
   return std::make_unique<ColorJitter>(brightness, contrast, saturation, hue);
 }

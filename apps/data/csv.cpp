@@ -55,9 +55,9 @@ class CsvRows final : public Dataset {
  public:
   CsvRows(ConfigSection& section, std::uint64_t seed)
       : path_(section.required_text("path", "file whose first row has the columns' names")),
-        val_path_(section.text("val_path", "",
-                               "another such file, whose rows are all tests; then no rows of "
-                               "path are")),
+        val_path_(
+            section.text("val_path", "",
+                         "another such file, whose rows are all tests; then no rows of path are")),
         seed_(seed) {
     try {
       keys_.target = section.required_text("target", "the column that is predicted");
@@ -72,16 +72,14 @@ class CsvRows final : public Dataset {
     keys_.categories =
         section.texts("categories", {}, "columns whose numbers are categories (texts always are)");
     keys_.ignore = section.texts("ignore", {}, "columns that are left out");
-    keys_.max_categories =
-        section.integer("max_categories", keys_.max_categories, Range::closed(1, 1 << 20),
-                        "how many categories a column may have: each is an input");
-    keys_.missing = section.choice(
-        "missing", keys_.missing, {"error", "mean", "column"},
-        "value of empty cells: the mean of the training rows, with column also 1 in an "
-        "additional input");
-    scale_target_ = section.boolean("scale_target", false,
-                                    "regression: targets are normalised by the training rows; "
-                                    "predictions, r2, mae and mse are in their own unit anyway");
+    section.read("max_categories", keys_.max_categories, Range::closed(1, 1 << 20),
+                 "how many categories a column may have: each is an input");
+    keys_.missing = section.choice("missing", keys_.missing, {"error", "mean", "column"},
+                                   "value of empty cells: the mean of the training rows, with "
+                                   "column also 1 in an additional input");
+    section.read("scale_target", scale_target_,
+                 "regression: targets are normalised by the training rows; predictions, r2, mae "
+                 "and mse are in their own unit anyway");
     info_.task = "regression";
   }
 

@@ -97,8 +97,8 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
   ConfigSection data = root.section("data", "the data set and how it is read");
   if (!root.has("data")) root.missing("data", R"(an object such as {"type": "synthetic"})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
-  settings.shuffle = data.boolean(
-      "shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
+  data.read("shuffle", settings.shuffle,
+            "a new order of the training samples every epoch, the same on all ranks");
   ConfigSection sampler =
       data.section("sampler", "which rank takes which samples when; a text is its type", "type");
   read_sampler(sampler, settings);
@@ -113,10 +113,9 @@ DataSettings read_data(ConfigSection& root, std::uint64_t seed, const RankLayout
   partition.finish();
   ConfigSection cache =
       data.section("cache", "decoded samples that are kept; a text is its type", "type");
-  settings.threads =
-      static_cast<int>(data.integer("threads", 0, Range::closed(0, 1024),
-                                    "threads of each rank that read and decode samples; 0: the "
-                                    "cores that computing leaves free, at least 1"));
+  data.read("threads", settings.threads, Range::closed(0, 1024),
+            "threads of each rank that read and decode samples; 0: the cores that computing leaves "
+            "free, at least 1");
   settings.dataset = make_typed(datasets(), type, data, seed);
   data.finish();
   if (!use.tested_model.empty()) {

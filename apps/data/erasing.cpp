@@ -72,18 +72,17 @@ class Cutout final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_random_erasing(ConfigSection& section, const Shape&) {
   const char* doc = "erases a rectangle of random area and shape, after normalisation";
-  std::optional<ConfigSection> given = section.optional_section("random_erasing", doc);
-  if (!given) return nullptr;
-  ConfigSection& erasing = *given;
+  std::optional<ConfigSection> erasing = section.optional_section("random_erasing", doc);
+  if (!erasing) return nullptr;
   const double p =
-      erasing.number("p", 0.5, Range::closed(0.0, 1.0), "share of images that lose a rectangle");
-  const NumberRange area = read_range(erasing, "scale", {0.02, 0.33}, Range{1e-4, 1.0},
+      erasing->number("p", 0.5, Range::closed(0.0, 1.0), "share of images that lose a rectangle");
+  const NumberRange area = read_range(*erasing, "scale", {0.02, 0.33}, Range{1e-4, 1.0},
                                       "least and most of its area, as a share of the image's");
-  const NumberRange ratio = read_range(erasing, "ratio", {0.3, 3.3}, Range{1e-4, 1e4},
+  const NumberRange ratio = read_range(*erasing, "ratio", {0.3, 3.3}, Range{1e-4, 1e4},
                                        "least and most of height / width");
-  const double value = erasing.number("value", 0.0, Range::closed(-1e4, 1e4),
-                                      "normalised value that fills it; 0: the mean colour");
-  erasing.finish();
+  const double value = erasing->number("value", 0.0, Range::closed(-1e4, 1e4),
+                                       "normalised value that fills it; 0: the mean colour");
+  erasing->finish();
   return std::make_unique<RandomErasing>(p, area, ratio, value);
 }
 

@@ -82,18 +82,18 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
   crop_ = crop;
   read_growth(section);
-  val_path_ = section.text("val_path", "",
-                           "folder of the test set's classes, val_path/<class>/…, instead of "
-                           "val/; classes are matched by name");
+  section.read("val_path", val_path_,
+               "folder of the test set's classes, val_path/<class>/…, instead of val/; classes are "
+               "matched by name");
   val_fraction_ =
       read_val_fraction(section, !val_path_.empty(), 0.0,
                         "share of each class in train/ used for tests if there is no val/; "
                         "drawn from the config's seed and the pictures' names");
-  skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
-                         "a picture that cannot be decoded ends the run, or the next training "
-                         "picture of its class replaces it, and tests leave it out") == "skip";
-  settings_.max_pixels =
-      section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
+  section.read("on_bad_image", skip_, {{"error", false}, {"skip", true}},
+               "a picture that cannot be decoded ends the run, or the next training picture of its "
+               "class replaces it, and tests leave it out");
+  section.read("max_pixels", settings_.max_pixels, Range::at_least(1),
+               "larger pictures are refused");
   const std::int64_t classes = section.integer(
       "classes", 1000, Range::closed(1, 1 << 24),
       "number of classes, for --dry-run without the folder; otherwise the folder's");
@@ -112,26 +112,25 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
 void PictureDataset::read_growth(ConfigSection& section) {
   const char* doc =
       "training images are smaller in the first epochs and grow to image_size; default: off";
-  std::optional<ConfigSection> given = section.optional_section("progressive", doc);
-  if (!given) return;
-  ConfigSection& progressive = *given;
-  ImageGrowth growth{.to = info_.image[0]};
-  growth.from = progressive.integer("from", 128, Range::closed(1, 4096),
-                                    "side of the first epochs' images, in pixels");
-  growth.start_epoch = progressive.integer("start_epoch", 0, Range::closed(0, 1e6),
-                                           "the last epoch of that size, counted from 0");
-  growth.end_epoch =
-      progressive.integer("end_epoch", 10, Range::closed(1, 1e6), "the first epoch of image_size");
-  growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096),
-                                        "sides between the two are multiples of it");
-  progressive.finish();
+  std::optional<ConfigSection> progressive = section.optional_section("progressive", doc);
+  if (!progressive) return;
+  ImageGrowth growth{.from = 128, .to = info_.image[0], .end_epoch = 10, .multiple = 32};
+  progressive->read("from", growth.from, Range::closed(1, 4096),
+                    "side of the first epochs' images, in pixels");
+  progressive->read("start_epoch", growth.start_epoch, Range::closed(0, 1e6),
+                    "the last epoch of that size, counted from 0");
+  progressive->read("end_epoch", growth.end_epoch, Range::closed(1, 1e6),
+                    "the first epoch of image_size");
+  progressive->read("multiple", growth.multiple, Range::closed(1, 4096),
+                    "sides between the two are multiples of it");
+  progressive->finish();
   // Not in a data set's sample config
   if (!section.has("progressive")) return section.resolve("progressive", nullptr);
   if (growth.from > growth.to)
-    progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
+    progressive->error("from", "is {}, larger than image_size {}", growth.from, growth.to);
   if (growth.start_epoch >= growth.end_epoch) {
-    progressive.error("end_epoch", "is {}, not after start_epoch {}; allowed: a later epoch",
-                      growth.end_epoch, growth.start_epoch);
+    progressive->error("end_epoch", "is {}, not after start_epoch {}; allowed: a later epoch",
+                       growth.end_epoch, growth.start_epoch);
   }
   info_.growth = growth;
 }

@@ -61,14 +61,13 @@ class RandomResizedCrop final : public Augmenter {
 
 std::unique_ptr<Augmenter> make_random_resized_crop(ConfigSection& section, const Shape&) {
   const char* doc = "a part of random area and shape becomes the image";
-  std::optional<ConfigSection> given = section.optional_section("random_resized_crop", doc);
-  if (!given) return nullptr;
-  ConfigSection& crop = *given;
-  const NumberRange area = read_range(crop, "scale", {0.08, 1.0}, Range{1e-4, 1.0},
+  std::optional<ConfigSection> crop = section.optional_section("random_resized_crop", doc);
+  if (!crop) return nullptr;
+  const NumberRange area = read_range(*crop, "scale", {0.08, 1.0}, Range{1e-4, 1.0},
                                       "least and most of its area, as a share of the picture's");
-  const NumberRange ratio = read_range(crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, Range{1e-4, 1e4},
+  const NumberRange ratio = read_range(*crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, Range{1e-4, 1e4},
                                        "least and most of width / height");
-  crop.finish();
+  crop->finish();
   return std::make_unique<RandomResizedCrop>(
       area, ratio, interpolation_of(section.resolved().value("interpolation", "bilinear")));
 }

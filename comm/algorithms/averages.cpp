@@ -11,12 +11,12 @@
 namespace starling {
 
 StatesAt read_states(ConfigSection& config) {
-  const std::string text = config.choice(
-      "states", "local", {"local", "average", "reset"},
+  StatesAt states = StatesAt::kLocal;
+  config.read(
+      "states", states,
+      {{"local", StatesAt::kLocal}, {"average", StatesAt::kAverage}, {"reset", StatesAt::kReset}},
       "the optimizer's states where ranks meet: each keeps its own, their mean, or zero");
-  return text == "average" ? StatesAt::kAverage
-         : text == "reset" ? StatesAt::kReset
-                           : StatesAt::kLocal;
+  return states;
 }
 
 std::string fp16_fault(StatesAt states) {

@@ -95,7 +95,7 @@ EncodedModel model_of_beliefs(const Compressor& compressor, double step) {
 }  // namespace
 
 AlgorithmPlan plan_choco(ConfigSection& config) {
-  const Compressor compressor = read_compressor(config, "int8");
+  const Compressor compressor = read_compressor(config, Code::kInt8);
   const double step = read_consensus_step(config);
   return {
       .title = "Choco",

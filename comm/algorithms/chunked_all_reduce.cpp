@@ -71,7 +71,7 @@ std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool a
 }
 
 AlgorithmPlan plan_bytegrad(ConfigSection& config) {
-  const Compressor compressor = read_compressor(config, "minmax8");
+  const Compressor compressor = read_compressor(config);
   return {.title = "ByteGrad",
           .scratch = 1,
           .messages = {.wire = compressor.wire()},

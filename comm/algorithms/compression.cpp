@@ -34,12 +34,12 @@ double read_consensus_step(ConfigSection& config) {
                        "part of the decoded differences that a rank goes");
 }
 
-Compressor read_compressor(ConfigSection& config, const char* standard) {
-  Compressor compressor;
-  const std::string name = config.choice(
-      "compressor", standard, {"int8", "minmax8", "none"},
+Compressor read_compressor(ConfigSection& config, Code standard) {
+  Compressor compressor{.code = standard};
+  config.read(
+      "compressor", compressor.code,
+      {{"int8", Code::kInt8}, {"minmax8", Code::kMinMax8}, {"none", Code::kNone}},
       "how numbers travel: 8 bits by the largest of a block, or from its least to its largest");
-  compressor.code = name == "int8" ? Code::kInt8 : name == "minmax8" ? Code::kMinMax8 : Code::kNone;
   compressor.block = read_block(config);
   return compressor;
 }

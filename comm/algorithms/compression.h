@@ -30,7 +30,7 @@ struct Compressor {
     return static_cast<double>(message_bytes(code, DType::kFloat32, kMany, block)) / (4.0 * kMany);
   }
 };
-Compressor read_compressor(ConfigSection& config, const char* standard);
+Compressor read_compressor(ConfigSection& config, Code standard = Code::kMinMax8);
 
 /// Base class of algorithms that encode their messages themselves. Their topology has one round.
 class EncodedBucketwise : public Bucketwise {

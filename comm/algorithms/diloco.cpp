@@ -127,7 +127,6 @@ class DiLoCo final : public Averages {
 
 /// The keys about what `sync.exchange` encodes.
 struct ExchangeKeys {
-  static constexpr double kDecay = 0.95;
   ConfigSection config;
   std::int64_t block;
   bool feedback;
@@ -140,41 +139,34 @@ struct ExchangeKeys {
         feedback(keys.boolean("error_feedback", false,
                               "what encoding (sync.exchange) leaves out of a difference, and of a "
                               "mean, goes into the next; with sparse: true")),
-        decay(keys.number("error_decay", kDecay, Range{0.0, 1.0, true, false},
+        decay(keys.number("error_decay", 0.95, Range{0.0, 1.0, true, false},
                           "error_feedback: part of it that is kept")) {
-    sparse.share = keys.number("share", 1.0 / 16.0, Range{0.0, 1.0, true, false},
-                               "exchange sparse: part of each block's numbers that is sent");
-    sparse.value_bits =
-        static_cast<int>(keys.integer("value_bits", 2, Range::closed(2, 8),
-                                      "exchange sparse: bits of a number that is sent: 2, 4 or 8"));
+    keys.read("share", sparse.share, Range{0.0, 1.0, true, false},
+              "exchange sparse: part of each block's numbers that is sent");
+    keys.read("value_bits", sparse.value_bits, Range::closed(2, 8),
+              "exchange sparse: bits of a number that is sent: 2, 4 or 8");
     if (sparse.value_bits != 2 && sparse.value_bits != 4 && sparse.value_bits != 8)
       keys.error("value_bits", "is {}; allowed: 2, 4, 8", sparse.value_bits);
-    sparse.of_all = keys.choice("aggregate", "senders", {"senders", "ranks"},
-                                "exchange sparse: a number's mean is over the ranks that sent it, "
-                                "or over all") == "ranks";
+    keys.read("aggregate", sparse.of_all, {{"senders", false}, {"ranks", true}},
+              "exchange sparse: a number's mean is over the ranks that sent it, or over all");
   }
-  /// Refuses keys that do not go with this exchange, unless they have their defaults, as in a saved
-  /// config.
-  void refuse(bool codes, const char* exchange) const {
-    const SparseSettings standard;
-    const auto check = [&](const char* key, bool differs, const char* needed) {
-      if (differs)
+  /// Refuses keys that do not go with this exchange, but with those that are `needed`.
+  void refuse(std::initializer_list<const char*> keys, const char* exchange,
+              const char* needed) const {
+    for (const char* key : keys) {
+      if (config.changed(key))
         config.error(key, "does not go with sync.exchange {}; leave it out, or set that to {}",
                      exchange, needed);
-    };
-    check("block", !codes && block != 256, "bf16, int8, int4 or sparse");
-    check("error_feedback", !codes && feedback, "bf16, int8, int4 or sparse");
-    check("error_decay", !codes && decay != kDecay, "bf16, int8, int4 or sparse");
-    check("share", sparse.share != standard.share, "sparse");
-    check("value_bits", sparse.value_bits != standard.value_bits, "sparse");
-    check("aggregate", sparse.of_all, "sparse");
+    }
   }
   /// The settings with this exchange. A sparse one has other defaults.
   DiLoCoSettings with(DiLoCoSettings settings, const MixerKind& exchange) {
-    if (!exchange.encodes) {
-      refuse(false, "fp32");
-      return settings;
-    }
+    if (!exchange.encodes)
+      refuse({"block", "error_feedback", "error_decay"}, "fp32", "bf16, int8, int4 or sparse");
+    if (!exchange.sparse)
+      refuse({"share", "value_bits", "aggregate"}, exchange.encodes ? "of codes alone" : "fp32",
+             "sparse");
+    if (!exchange.encodes) return settings;
     bool feeds_back = feedback;
     if (exchange.sparse) {
       const auto instead = [&](const char* key, auto& value, auto standard) {
@@ -192,10 +184,9 @@ struct ExchangeKeys {
                      sparse.block);
       settings.sparse = sparse;
     } else {
-      refuse(true, "of codes alone");
       settings.compressor = {exchange.code, block};
     }
-    if (decay != kDecay && !feeds_back)
+    if (config.changed("error_decay") && !feeds_back)
       config.error("error_decay",
                    "is about error_feedback, which is false; set that, or leave it out");
     settings.error_decay = feeds_back ? decay : 0.0;
@@ -205,17 +196,17 @@ struct ExchangeKeys {
 
 DiLoCoQuorum read_quorum(ConfigSection& config, const DiLoCoSettings& settings) {
   DiLoCoQuorum quorum;
-  quorum.ranks = config.integer("quorum", 0, Range::closed(0, 1e6),
-                                "ranks whose differences an outer step needs; others are waited "
-                                "for as long as they usually take after that; 0: all are needed");
+  config.read("quorum", quorum.ranks, Range::closed(0, 1e6),
+              "ranks whose differences an outer step needs; others are waited for as long as they "
+              "usually take after that; 0: all are needed");
   const std::int64_t grace_ms =
       config.integer("grace_ms", 1000, Range::closed(0, 1e7),
                      "most milliseconds that an outer step waits for others after the quorum");
   quorum.grace_seconds = 1e-3 * static_cast<double>(grace_ms);
-  quorum.carry = config.choice("late", "drop", {"drop", "carry"},
-                               "a rank's difference that came too late for an outer step: lost, or "
-                               "part of its next one") == "carry";
-  if (quorum.ranks == 0 && (grace_ms != 1000 || quorum.carry)) {
+  config.read(
+      "late", quorum.carry, {{"drop", false}, {"carry", true}},
+      "a rank's difference that came too late for an outer step: lost, or part of its next one");
+  if (quorum.ranks == 0 && (config.changed("grace_ms") || quorum.carry)) {
     config.error(quorum.carry ? "late" : "grace_ms",
                  "is for outer steps with a quorum, and quorum is 0; give a quorum too");
   }
@@ -236,10 +227,10 @@ DiLoCoQuorum read_quorum(ConfigSection& config, const DiLoCoSettings& settings) 
 AlgorithmPlan plan_diloco(ConfigSection& config) {
   DiLoCoSettings settings;
   static_cast<OuterSettings&>(settings) = read_outer_steps(config, 500);
-  settings.delay = config.integer("delay", 0, Range::closed(0, 1e6),
-                                  "steps that a mean has to arrive; below period / fragments");
-  settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0),
-                                 "part of the rank's own parameters that stays in an outer step");
+  config.read("delay", settings.delay, Range::closed(0, 1e6),
+              "steps that a mean has to arrive; below period / fragments");
+  config.read("blend", settings.blend, Range::closed(0.0, 1.0),
+              "part of the rank's own parameters that stays in an outer step");
   settings.states = read_states(config);
   const ExchangeKeys keys(config);
   if (settings.blend == 1.0) {

@@ -174,25 +174,21 @@ class Gossip final : public Bucketwise {
 
 GossipSettings read_gossip(ConfigSection& config) {
   GossipSettings settings;
-  settings.adapt_then_combine =
-      config.choice("order", "awc", {"awc", "atc"},
-                    "awc: combine while computing, the exchange overlaps the next step; atc: "
-                    "update first, then mix, and wait for it") == "atc";
-  settings.interval =
-      config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
-  settings.global_every =
-      config.integer("global_every", 0, Range::closed(0, 1e6),
-                     "every so many exchanges one is the mean over all ranks; 0: none");
-  settings.mix_states =
-      config.integer("mix_states", 0, Range::closed(0, 1e6),
-                     "every so many exchanges the optimizer's states are mixed too; 0: never");
-  settings.global_above = config.number("global_above", 0.0, Range::at_least(0.0),
-                                        "where ranks are further apart than this part of their own "
-                                        "size, an exchange is the mean over all; 0: "
-                                        "off");
-  settings.check_every = config.integer("check_every", 50, Range::closed(1, 1e6),
-                                        "steps from one look at that to the next");
-  if (settings.check_every != 50 && settings.global_above == 0.0) {
+  config.read("order", settings.adapt_then_combine, {{"awc", false}, {"atc", true}},
+              "awc: combine while computing, the exchange overlaps the next step; atc: update "
+              "first, then mix, and wait for it");
+  config.read("interval", settings.interval, Range::closed(1, 1e6),
+              "steps from one exchange to the next");
+  config.read("global_every", settings.global_every, Range::closed(0, 1e6),
+              "every so many exchanges one is the mean over all ranks; 0: none");
+  config.read("mix_states", settings.mix_states, Range::closed(0, 1e6),
+              "every so many exchanges the optimizer's states are mixed too; 0: never");
+  config.read("global_above", settings.global_above, Range::at_least(0.0),
+              "where ranks are further apart than this part of their own size, an exchange is the "
+              "mean over all; 0: off");
+  config.read("check_every", settings.check_every, Range::closed(1, 1e6),
+              "steps from one look at that to the next");
+  if (config.changed("check_every") && settings.global_above == 0.0) {
     config.error(
         "check_every",
         "is how often global_above is looked at, which is 0; give global_above, or leave it out");
@@ -200,16 +196,14 @@ GossipSettings read_gossip(ConfigSection& config) {
   const nlohmann::json mixing =
       config.has("mixing") ? config.raw("mixing", "number or object", "") : nlohmann::json();
   if (!mixing.is_object()) {
-    settings.mixing = config.number("mixing", 1.0, Range{0.0, 1.0, true, false},
-                                    "part of the mix in what is updated, the rest is the rank's "
-                                    "own; or {\"power\": p, \"min\": a}: "
-                                    "(rate / largest rate so far)^p, at least a");
+    config.read("mixing", settings.mixing, Range{0.0, 1.0, true, false},
+                "part of the mix in what is updated, the rest is the rank's own; or {\"power\": p, "
+                "\"min\": a}: (rate / largest rate so far)^p, at least a");
   } else {
     ConfigSection adaptive = config.section("mixing", "");
     settings.power = adaptive.number("power", 1.0, Range::positive(),
                                      "of the learning rate's part of the largest so far");
-    settings.least =
-        adaptive.number("min", 0.0, Range::closed(0.0, 1.0), "the least part of the mix");
+    adaptive.read("min", settings.least, Range::closed(0.0, 1.0), "the least part of the mix");
     adaptive.finish();
   }
   if (settings.global_above > 0.0 && (settings.mixing != 1.0 || settings.power > 0.0)) {

@@ -99,12 +99,8 @@ AlgorithmPlan plan_gossip_diloco(ConfigSection& config) {
   OuterSettings settings = read_outer_steps(config, 50);
   const bool mix_differences = config.boolean(
       "mix_differences", false, "outer steps go by the neighbours' differences too, waited for");
-  settings.states =
-      config.choice("states", "local", {"local", "reset"},
-                    "the optimizer's states at an outer step: each keeps its own, or zero") ==
-              "reset"
-          ? StatesAt::kReset
-          : StatesAt::kLocal;
+  config.read("states", settings.states, {{"local", StatesAt::kLocal}, {"reset", StatesAt::kReset}},
+              "the optimizer's states at an outer step: each keeps its own, or zero");
   check_outer_states(config, settings);
   std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   const Encoding encoding = read_encoding(config, states);

@@ -94,16 +94,14 @@ class LocalSgd final : public Averages {
 
 AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   LocalSettings settings;
-  settings.period =
-      config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
-  settings.start =
-      config.integer("start", 0, Range::closed(0, 1e6),
-                     "before this step gradients are averaged instead, as by allreduce");
-  settings.delay = config.integer("delay", 0, Range::closed(0, 1e6),
-                                  "steps that a mean has to arrive; below period");
-  settings.by_topology =
-      config.choice("average", "all", {"all", "topology"},
-                    "over all ranks, or by a round of the topology") == "topology";
+  config.read("period", settings.period, Range::closed(1, 1e6),
+              "steps from one average to the next");
+  config.read("start", settings.start, Range::closed(0, 1e6),
+              "before this step gradients are averaged instead, as by allreduce");
+  config.read("delay", settings.delay, Range::closed(0, 1e6),
+              "steps that a mean has to arrive; below period");
+  config.read("average", settings.by_topology, {{"all", false}, {"topology", true}},
+              "over all ranks, or by a round of the topology");
   if (settings.delay >= settings.period) {
     config.error("delay", "is {}, but averages are {} steps apart; allowed: < {}", settings.delay,
                  settings.period, settings.period);
@@ -114,9 +112,8 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
                  "\"all\"; gossip_diloco's mixes have a period to arrive",
                  settings.delay);
   }
-  settings.node_gradients =
-      config.choice("gradients", "local", {"local", "node"},
-                    "between averages: the rank's own, or the mean over its node") == "node";
+  config.read("gradients", settings.node_gradients, {{"local", false}, {"node", true}},
+              "between averages: the rank's own, or the mean over its node");
   const std::int64_t ranks_per_node = read_ranks_per_node(config);
   if (ranks_per_node > 0 && !settings.node_gradients) {
     config.error("ranks_per_node",

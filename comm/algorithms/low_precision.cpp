@@ -82,7 +82,7 @@ EncodedModel model_of_replicas(const Compressor& compressor) {
 }  // namespace
 
 AlgorithmPlan plan_low_precision(ConfigSection& config) {
-  const Compressor compressor = read_compressor(config, "minmax8");
+  const Compressor compressor = read_compressor(config);
   const std::int64_t interval =
       config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
   return {.title = "low-precision ring",

@@ -8,13 +8,12 @@ OuterSettings read_outer_steps(ConfigSection& config, std::int64_t usual_period)
   OuterSettings settings;
   settings.period = config.integer("period", usual_period, Range::closed(1, 1e6),
                                    "steps from one outer step of a parameter to the next");
-  settings.lr =
-      config.number("outer_lr", 0.7, Range::positive(), "learning rate of the outer steps");
-  settings.momentum =
-      config.number("outer_momentum", 0.9, Range::half_open(0.0, 1.0), "of the outer steps");
-  settings.nesterov = config.boolean("outer_nesterov", true, "look ahead along it");
-  settings.fragments = config.integer("fragments", 1, Range::closed(1, 1e6),
-                                      "parts of the buckets that take turns; divides period");
+  config.read("outer_lr", settings.lr, Range::positive(), "learning rate of the outer steps");
+  config.read("outer_momentum", settings.momentum, Range::half_open(0.0, 1.0),
+              "of the outer steps");
+  config.read("outer_nesterov", settings.nesterov, "look ahead along it");
+  config.read("fragments", settings.fragments, Range::closed(1, 1e6),
+              "parts of the buckets that take turns; divides period");
   if (settings.period % settings.fragments != 0) {
     config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it",
                  settings.fragments, settings.period);

@@ -197,7 +197,7 @@ class QAdam final : public Bucketwise {
 AlgorithmPlan plan_qadam(ConfigSection& config) {
   const std::int64_t warmup = config.integer(
       "warmup", 100, Range::closed(1, 1e6), "updates by allreduce, before the second moment stays");
-  const Compressor compressor = read_compressor(config, "minmax8");
+  const Compressor compressor = read_compressor(config);
   const bool feedback = config.boolean("error_feedback", false,
                                        "what encoding leaves out goes into the next exchange");
   std::vector<KeptState> states;

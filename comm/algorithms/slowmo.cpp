@@ -68,12 +68,12 @@ class SlowMomentum final : public Averages {
 
 AlgorithmPlan plan_slowmo(ConfigSection& config) {
   SlowSettings settings;
-  settings.period =
-      config.integer("period", 48, Range::closed(1, 1e6), "steps from one average to the next");
-  settings.momentum =
-      config.number("momentum", 0.5, Range::half_open(0.0, 1.0), "of the steps that averages are");
-  settings.lr = config.number("slow_lr", 1.0, Range::positive(),
-                              "how far such a step goes; 1: to the mean and the momentum");
+  config.read("period", settings.period, Range::closed(1, 1e6),
+              "steps from one average to the next");
+  config.read("momentum", settings.momentum, Range::half_open(0.0, 1.0),
+              "of the steps that averages are");
+  config.read("slow_lr", settings.lr, Range::positive(),
+              "how far such a step goes; 1: to the mean and the momentum");
   settings.states = read_states(config);
   const bool gossip =
       config.choice("inner", "local", {"local", "gossip"},

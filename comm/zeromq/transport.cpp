@@ -8,17 +8,14 @@ namespace starling {
 
 TransportPlan zeromq_plan(ConfigSection& keys) {
   ZeroMqSettings settings;
-  settings.port = static_cast<int>(
-      keys.integer("port", 0, Range::closed(0, 65535),
-                   "rank r of a host listens at port + r; 0: ports of the system's choice"));
-  settings.interface = keys.text(
-      "interface", "",
-      "the network interface whose address the other hosts connect to, such as eth0; "
-      "empty: the first one with an IPv4 address, and 127.0.0.1 where all ranks are on one host");
-  settings.secret = keys.text(
-      "secret", "",
-      "file of 64 hexadecimal digits, the same on every host and readable by its owner "
-      "alone, by which ranks know each other; empty: drawn at the start and told over MPI");
+  keys.read("port", settings.port, Range::closed(0, 65535),
+            "rank r of a host listens at port + r; 0: ports of the system's choice");
+  keys.read("interface", settings.interface,
+            "the network interface whose address the other hosts connect to, such as eth0; empty: "
+            "the first one with an IPv4 address, and 127.0.0.1 where all ranks are on one host");
+  keys.read("secret", settings.secret,
+            "file of 64 hexadecimal digits, the same on every host and readable by its owner "
+            "alone, by which ranks know each other; empty: drawn at the start and told over MPI");
   return {
       .make = [settings](std::unique_ptr<Transport> messages, const TransportSite& site) mutable {
         settings.identity = site.identity;

@@ -31,10 +31,9 @@ struct Sign {
   double beta = 0.9, weight_decay = 0.0;
 
   void read(starling::ConfigSection& config) {
-    beta = config.number("beta", beta, starling::Range::half_open(0.0, 1.0),
-                         "decay of the running mean of the gradient");
-    weight_decay =
-        config.number("weight_decay", weight_decay, starling::Range::at_least(0.0), "weight decay");
+    config.read("beta", beta, starling::Range::half_open(0.0, 1.0),
+                "decay of the running mean of the gradient");
+    config.read("weight_decay", weight_decay, starling::Range::at_least(0.0), "weight decay");
   }
   starling::RuleFacts facts() const { return {.states = {"momentum"}}; }
   template <class T>

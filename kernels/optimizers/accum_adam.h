@@ -57,8 +57,8 @@ struct AccumAdam {
 
   void read(ConfigSection& config) {
     read_adam(config, settings);
-    accum_iter = config.integer("accum_iter", accum_iter, Range::closed(1.0, 1e6),
-                                "steps whose mean gradient moves the running means once");
+    config.read("accum_iter", accum_iter, Range::closed(1.0, 1e6),
+                "steps whose mean gradient moves the running means once");
   }
 
   RuleFacts facts() const {

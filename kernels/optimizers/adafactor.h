@@ -129,12 +129,12 @@ struct Adafactor {
   std::shared_ptr<const OptimizerRule> square, average, quotient;  ///< of the three above
 
   void read(ConfigSection& config) {
-    beta2_decay = config.number(
+    config.read(
         "beta2_decay", beta2_decay, Range::closed(-1e3, 0),
         "the share of step s in the averages of squared gradients is s to the power of this");
     read_two_eps(config);
-    d = config.number("d", d, Range::at_least(1.0),
-                      "a parameter's step is shortened where its root mean square is larger");
+    config.read("d", d, Range::at_least(1.0),
+                "a parameter's step is shortened where its root mean square is larger");
     read_weight_decay(config, weight_decay);
     square = make_part(AdafactorSquare{});
     average = make_part(AdafactorAverage{beta2_decay});
@@ -298,11 +298,11 @@ struct Adafactor {
 
   /// Reads eps as torch has it, such as [null, 0.001].
   void read_two_eps(ConfigSection& config) {
-    const nlohmann::json eps = config.raw(
-        "eps", "[number or null, number]",
-        "[null, 0.001] where it is left out: the least root mean square of a gradient, null being "
-        "the spacing at 1 of the parameters' type (1.2e-7 in fp32); and of a parameter, which its "
-        "step is scaled by");
+    const nlohmann::json eps =
+        config.raw("eps", "[number or null, number]",
+                   "[null, 0.001] where it is left out: the least root mean square of a gradient, "
+                   "null being the spacing at 1 of the parameters' type (1.2e-7 in fp32); and of a "
+                   "parameter, which its step is scaled by");
     if (eps.is_null()) return config.resolve("eps", {nullptr, eps2});
     const auto number = [](const nlohmann::json& value) {
       return value.is_number() && value.get<double>() >= 0.0;

@@ -36,13 +36,12 @@ struct Adagrad {
   double lr_decay = 0.0, eps = 1e-10, weight_decay = 0.0, initial_accumulator_value = 0.0;
 
   void read(ConfigSection& config) {
-    lr_decay = config.number("lr_decay", lr_decay, Range::at_least(0.0),
-                             "step s has the rate lr / (1 + (s - 1) * lr_decay)");
+    config.read("lr_decay", lr_decay, Range::at_least(0.0),
+                "step s has the rate lr / (1 + (s - 1) * lr_decay)");
     read_eps(config, eps);
     read_weight_decay(config, weight_decay);
-    initial_accumulator_value =
-        config.number("initial_accumulator_value", initial_accumulator_value, Range::at_least(0.0),
-                      "what the sum of squares starts from");
+    config.read("initial_accumulator_value", initial_accumulator_value, Range::at_least(0.0),
+                "what the sum of squares starts from");
   }
 
   RuleFacts facts() const { return {.states = {"sum"}}; }

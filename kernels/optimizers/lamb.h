@@ -58,7 +58,7 @@ struct Lamb {
 
   void read(ConfigSection& config) {
     read_adam(config, settings);
-    adapt_all = read_adapt_all(config);
+    read_adapt(config, adapt_all);
   }
 
   RuleFacts facts() const { return {.states = {"exp_avg", "exp_avg_sq"}}; }

@@ -56,11 +56,11 @@ struct Lars {
 
   void read(ConfigSection& config) {
     read_momentum(config, momentum, nesterov);
-    trust = config.number("trust", trust, Range::positive(),
-                          "a layer's step is about lr * trust times as long as the layer");
+    config.read("trust", trust, Range::positive(),
+                "a layer's step is about lr * trust times as long as the layer");
     read_eps(config, eps);
     read_weight_decay(config, weight_decay);
-    adapt_all = read_adapt_all(config);
+    read_adapt(config, adapt_all);
   }
 
   RuleFacts facts() const { return momentum_facts(momentum); }

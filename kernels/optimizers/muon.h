@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -81,11 +80,10 @@ struct Muon {
   enum class Scale : std::uint8_t { kLikeAdamw, kOriginal, kSpectral } scale = Scale::kLikeAdamw;
 
   void read(ConfigSection& config) {
-    momentum = config.number("momentum", momentum, Range::half_open(0, 1),
-                             "decay of a matrix's running mean of gradients");
-    nesterov = config.boolean("nesterov", nesterov, "looks one step ahead along the momentum");
-    iterations = static_cast<int>(
-        config.integer("ns_steps", iterations, Range::closed(1, 100), "Newton-Schulz iterations"));
+    config.read("momentum", momentum, Range::half_open(0, 1),
+                "decay of a matrix's running mean of gradients");
+    config.read("nesterov", nesterov, "looks one step ahead along the momentum");
+    config.read("ns_steps", iterations, Range::closed(1, 100), "Newton-Schulz iterations");
     const std::vector<double> given =
         config.numbers("ns_coefficients", {a, b, c}, Range::any(),
                        "a, b, c of an iteration: X = a·X + (b·A + c·A²)·X with A = X·Xᵀ");
@@ -94,14 +92,13 @@ struct Muon {
     a = given[0];
     b = given[1];
     c = given[2];
-    const std::map<std::string, Scale> scales{{"match_rms_adamw", Scale::kLikeAdamw},
-                                              {"original", Scale::kOriginal},
-                                              {"spectral_unclamped", Scale::kSpectral}};
-    scale = scales.at(config.choice(
-        "adjust_lr", "match_rms_adamw", {"match_rms_adamw", "original", "spectral_unclamped"},
-        "a matrix's factor on lr: 0.2·sqrt(max(rows, columns)), which moves it as far as adamw "
-        "would; sqrt(max(1, rows/columns)); or sqrt(rows/columns)"));
-    orthogonal = config.boolean(
+    config.read("adjust_lr", scale,
+                {{"match_rms_adamw", Scale::kLikeAdamw},
+                 {"original", Scale::kOriginal},
+                 {"spectral_unclamped", Scale::kSpectral}},
+                "a matrix's factor on lr: 0.2·sqrt(max(rows, columns)), which moves it as far as "
+                "adamw would; sqrt(max(1, rows/columns)); or sqrt(rows/columns)");
+    config.read(
         "orthogonal", orthogonal,
         "false, as of a group: these parameters are adamw's, as those of one dimension are");
     read_adam(config, adam, "of adamw, for parameters that are no matrices");

@@ -39,12 +39,11 @@ struct Nadam {
 
   void read(ConfigSection& config) {
     read_adam(config, settings);
-    momentum_decay =
-        config.number("momentum_decay", momentum_decay, Range::at_least(0.0),
-                      "how fast the momentum grows from half of betas' first to all of it, as "
-                      "1 - 0.96^(s * momentum_decay) / 2");
-    decoupled = config.boolean("decoupled_weight_decay", decoupled,
-                               "weight decay as in adamw; otherwise it joins the gradient");
+    config.read("momentum_decay", momentum_decay, Range::at_least(0.0),
+                "how fast the momentum grows from half of betas' first to all of it, as 1 - "
+                "0.96^(s * momentum_decay) / 2");
+    config.read("decoupled_weight_decay", decoupled,
+                "weight decay as in adamw; otherwise it joins the gradient");
   }
 
   RuleFacts facts() const { return {.states = {"exp_avg", "exp_avg_sq"}}; }

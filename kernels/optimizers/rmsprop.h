@@ -49,13 +49,12 @@ struct Rmsprop {
   bool centered = false;
 
   void read(ConfigSection& config) {
-    alpha = config.number("alpha", alpha, Range::half_open(0.0, 1.0), "decay of the running means");
+    config.read("alpha", alpha, Range::half_open(0.0, 1.0), "decay of the running means");
     read_eps(config, eps);
     read_weight_decay(config, weight_decay);
-    momentum = config.number("momentum", momentum, Range::half_open(0.0, 1.0),
-                             "share of the last step's direction");
-    centered = config.boolean("centered", centered,
-                              "divide by the gradient's deviation from its running mean");
+    config.read("momentum", momentum, Range::half_open(0.0, 1.0),
+                "share of the last step's direction");
+    config.read("centered", centered, "divide by the gradient's deviation from its running mean");
   }
 
   RuleFacts facts() const {

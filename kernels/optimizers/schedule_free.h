@@ -48,9 +48,9 @@ struct ScheduleFreeAdam {
     read_adam(config, settings);
     if (settings.beta1 == 0.0)
       config.error("betas", "the first is 0, with which nothing is averaged; allowed: > 0");
-    warmup_steps = config.integer("warmup_steps", warmup_steps, Range::closed(0, 1e12),
-                                  "steps in which the rate grows to lr, from lr / warmup_steps "
-                                  "on; schedule must be constant");
+    config.read("warmup_steps", warmup_steps, Range::closed(0, 1e12),
+                "steps in which the rate grows to lr, from lr / warmup_steps on; schedule must be "
+                "constant");
   }
 
   /// The evaluated model is x = y + (1 - 1/β1) (z - y).

@@ -7,12 +7,12 @@
 namespace starling {
 
 void read_weight_decay(ConfigSection& config, double& weight_decay) {
-  weight_decay = config.number("weight_decay", weight_decay, Range::at_least(0.0),
-                               "weight decay; see optimizer.decay for which parameters");
+  config.read("weight_decay", weight_decay, Range::at_least(0.0),
+              "weight decay; see optimizer.decay for which parameters");
 }
 
 void read_eps(ConfigSection& config, double& eps) {
-  eps = config.number("eps", eps, Range::positive(), "added to the denominator");
+  config.read("eps", eps, Range::positive(), "added to the denominator");
 }
 
 void read_betas(ConfigSection& config, double& beta1, double& beta2, const std::string& doc) {
@@ -32,9 +32,9 @@ void read_adam(ConfigSection& config, rules::AdamSettings& settings, const std::
 }
 
 void read_momentum(ConfigSection& config, double& momentum, bool& nesterov) {
-  momentum = config.number("momentum", momentum, Range::half_open(0.0, 1.0),
-                           "share of the last step's direction");
-  nesterov = config.boolean("nesterov", nesterov, "look ahead along the momentum");
+  config.read("momentum", momentum, Range::half_open(0.0, 1.0),
+              "share of the last step's direction");
+  config.read("nesterov", nesterov, "look ahead along the momentum");
   if (nesterov && momentum == 0.0) config.error("nesterov", "true needs a momentum above 0");
 }
 
@@ -44,10 +44,10 @@ RuleFacts momentum_facts(double momentum) {
   return facts;
 }
 
-bool read_adapt_all(ConfigSection& config) {
-  return config.choice("adapt", "weights", {"weights", "all"},
-                       "which parameters have a rate by their norm: those of two or more "
-                       "dimensions only, or all") == "all";
+void read_adapt(ConfigSection& config, bool& all) {
+  config.read(
+      "adapt", all, {{"weights", false}, {"all", true}},
+      "which parameters have a rate by their norm: those of two or more dimensions only, or all");
 }
 
 }  // namespace starling

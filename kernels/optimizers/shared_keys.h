@@ -23,7 +23,7 @@ void read_weight_decay(ConfigSection& config, double& weight_decay);
 void read_momentum(ConfigSection& config, double& momentum, bool& nesterov);
 /// Of a rule with torch.optim.SGD's momentum: its buffer is the state.
 RuleFacts momentum_facts(double momentum);
-/// Reads `adapt`: true where parameters of fewer than two dimensions have layer-wise rates too.
-bool read_adapt_all(ConfigSection& config);
+/// Reads `adapt`: `all` where parameters of fewer than two dimensions have layer-wise rates too.
+void read_adapt(ConfigSection& config, bool& all);
 
 }  // namespace starling

@@ -163,12 +163,10 @@ void builtin::add_airbench(ModelRegistry& registry) {
       [](ConfigSection& section, const ModelOutputs& site) {
         const bool large = section.choice("variant", "94", {"94", "96"},
                                           "94: widths 64, 256, 256, two convolutions a group; 96: "
-                                          "128, 384, 512, three, the last two a "
-                                          "residual") == "96";
+                                          "128, 384, 512, three, the last two a residual") == "96";
         AirbenchPlan plan{{64, 256, 256}};
         if (large) plan = {{128, 384, 512}, true};
-        plan.output_scale =
-            section.number("output_scale", 1.0 / 9.0, Range::positive(), "factor of the logits");
+        section.read("output_scale", plan.output_scale, Range::positive(), "factor of the logits");
         return airbench(plan, site.num_classes);
       },
       "the CIFAR-10 net of arXiv 2404.00498, whose first filters are computed from the first 5000 "

@@ -112,12 +112,11 @@ void builtin::add_convnext(ModelRegistry& registry) {
       "convnext_tiny",
       [](ConfigSection& section, const ModelOutputs& site) {
         ConvNextPlan plan{{3, 3, 9, 3}, {96, 192, 384, 768}};
-        plan.layer_scale = section.number("layer_scale", 1e-6, Range::any(),
-                                          "initial factor of every channel at the end of a block");
-        plan.stochastic_depth = section.number("stochastic_depth", 0.1, Range::half_open(0, 1),
-                                               "probability that the last block is left out for a "
-                                               "sample in training; from the first block "
-                                               "on it grows from 0");
+        section.read("layer_scale", plan.layer_scale, Range::any(),
+                     "initial factor of every channel at the end of a block");
+        section.read("stochastic_depth", plan.stochastic_depth, Range::half_open(0, 1),
+                     "probability that the last block is left out for a sample in training; from "
+                     "the first block on it grows from 0");
         return convnext(plan, site.num_classes);
       },
       "ConvNeXt-T, as torchvision builds it");

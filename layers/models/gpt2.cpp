@@ -107,17 +107,15 @@ void builtin::add_gpt2(ModelRegistry& registry) {
       "gpt2",
       [](ConfigSection& section, const ModelOutputs& site) {
         Gpt2Plan plan;
-        plan.layers = section.integer("layers", 12, kDepthRange, "blocks");
-        plan.heads =
-            section.integer("heads", 12, kSizeRange, "heads of attention; they divide the width");
-        plan.width = section.integer("width", 768, kSizeRange, "numbers of a token");
+        section.read("layers", plan.layers, kDepthRange, "blocks");
+        section.read("heads", plan.heads, kSizeRange, "heads of attention; they divide the width");
+        section.read("width", plan.width, kSizeRange, "numbers of a token");
         check_heads(section, plan.heads, plan.width);
-        plan.context =
-            section.integer("context", 1024, kSizeRange, "the most tokens of a sequence");
-        plan.vocab = read_vocab(section, site, 50257);
-        plan.dropout = section.number("dropout", 0.0, Range::half_open(0, 1),
-                                      "probability of dropout in embeddings, attention weights, "
-                                      "and at the end of both branches of a block");
+        section.read("context", plan.context, kSizeRange, "the most tokens of a sequence");
+        plan.vocab = read_vocab(section, site, plan.vocab);
+        section.read("dropout", plan.dropout, Range::half_open(0, 1),
+                     "probability of dropout in embeddings, attention weights, and at the end of "
+                     "both branches of a block");
         const bool tie = section.boolean("tie", true, "the head shares the table of tokens");
         return std::make_unique<LanguageModel>(
             LanguageModel::Settings{.vocab = plan.vocab,

@@ -20,7 +20,8 @@ namespace starling {
 namespace {
 
 struct LlamaPlan {
-  std::int64_t layers = 1, heads = 1, kv_heads = 1, width = 1, hidden = 1, context = 1, vocab = 1;
+  std::int64_t layers = 1, heads = 1, kv_heads = 1, width = 1, hidden = 1, context = 2048,
+               vocab = 1;
   double rope_theta = 10000.0, eps = 1e-5;
 };
 
@@ -121,11 +122,11 @@ LlamaPlan read_llama(ConfigSection& section, const ModelOutputs& site) {
   plan.hidden = section.integer("hidden", usual, kSizeRange,
                                 "features between the two products of a block's second half; "
                                 "default: 8/3 of the width, rounded up to a multiple of 256");
-  plan.context = section.integer("context", 2048, kSizeRange, "the most tokens of a sequence");
+  section.read("context", plan.context, kSizeRange, "the most tokens of a sequence");
   plan.vocab = read_vocab(section, site, 32000);
-  plan.rope_theta = section.number("rope_theta", 10000.0, Range::positive(),
-                                   "base of the rotary embedding's angles");
-  plan.eps = section.number("eps", 1e-5, Range::positive(), "added to the mean square in norms");
+  section.read("rope_theta", plan.rope_theta, Range::positive(),
+               "base of the rotary embedding's angles");
+  section.read("eps", plan.eps, Range::positive(), "added to the mean square in norms");
   check_heads(section, plan.heads, plan.width);
   if (plan.width / plan.heads % 2 != 0)
     section.error("heads", "{} of width {} have {} numbers each, which are no pairs", plan.heads,

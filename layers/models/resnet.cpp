@@ -130,8 +130,7 @@ void builtin::add_resnet(ModelRegistry& registry) {
   const auto read_blur = [](ConfigSection& section) {
     return section.boolean("blur_pool", false,
                            "blur with the 3×3 filter [1 2 1]⊗[1 2 1]/16 before every convolution "
-                           "that has a stride and 16 input channels or "
-                           "more; adds no tensors");
+                           "that has a stride and 16 input channels or more; adds no tensors");
   };
   for (const std::int64_t depth : {20, 32, 44, 56, 110}) {
     const std::int64_t n = (depth - 2) / 6;
@@ -157,9 +156,9 @@ void builtin::add_resnet(ModelRegistry& registry) {
         name,
         [plan = std::move(of_name), read_blur](ConfigSection& section, const ModelOutputs& site) {
           Plan own = plan;
-          own.small_stem = section.choice("stem", "imagenet", {"imagenet", "cifar"},
-                                          "imagenet: 7×7 convolution of stride 2 and max pooling; "
-                                          "cifar: 3×3 of stride 1, for small images") == "cifar";
+          section.read("stem", own.small_stem, {{"imagenet", false}, {"cifar", true}},
+                       "imagenet: 7×7 convolution of stride 2 and max pooling; cifar: 3×3 of "
+                       "stride 1, for small images");
           own.blurs = read_blur(section);
           return resnet(own, site.num_classes);
         },

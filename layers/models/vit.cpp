@@ -153,16 +153,16 @@ std::unique_ptr<Layer> read_vit(ConfigSection& section, const ModelOutputs& site
     value = usual ? section.integer(key, value, range, doc)
                   : section.required_integer(key, range, doc, sample);
   };
-  plan.patch_size = section.integer("patch_size", 16, kSizeRange, "pixels of a patch's side");
-  plan.image_size = section.integer("image_size", 224, kSizeRange,
-                                    "side of an image in pixels, a multiple of patch_size");
+  section.read("patch_size", plan.patch_size, kSizeRange, "pixels of a patch's side");
+  section.read("image_size", plan.image_size, kSizeRange,
+               "side of an image in pixels, a multiple of patch_size");
   size("layers", plan.layers, 6, "blocks", kDepthRange);
   size("heads", plan.heads, 4, "heads of attention; they divide the width");
   size("width", plan.width, 256, "numbers of a token");
   size("mlp", plan.mlp, 1024, "features between the two products of a block's second half");
-  plan.dropout = section.number("dropout", 0.0, Range::half_open(0, 1),
-                                "probability of dropout in tokens with their positions, and after "
-                                "attention and both products");
+  section.read("dropout", plan.dropout, Range::half_open(0, 1),
+               "probability of dropout in tokens with their positions, and after attention and "
+               "both products");
   check_heads(section, plan.heads, plan.width);
   if (plan.image_size % plan.patch_size != 0)
     section.error("patch_size", "{} does not divide image_size {}", plan.patch_size,

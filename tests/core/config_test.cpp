@@ -392,6 +392,47 @@ TEST_CASE("core/config: a description ends where its reader refuses a sample, or
   CHECK(went_on);
 }
 
+TEST_CASE("core/config: keys are read into values, which are the defaults") {
+  enum class Order { kAwc, kAtc };
+  const auto orders = [](ConfigSection& c, Order order) {
+    c.read("order", order, {{"awc", Order::kAwc}, {"atc", Order::kAtc}}, "");
+    return order;
+  };
+  ConfigSection c = config(R"({"rate": 0.25, "count": 7, "order": "atc", "kept": 5})");
+  double rate = 0.5;
+  int count = 3;
+  std::uint64_t kept = 5;
+  bool on = true;
+  std::string name = "x";
+  c.read("rate", rate, Range::closed(0, 1), "");
+  c.read("count", count, Range::closed(0, 10), "");
+  c.read("kept", kept, Range::closed(0, 10), "");
+  c.read("on", on, "");
+  c.read("name", name, "");
+  CHECK(orders(c, Order::kAwc) == Order::kAtc);
+  CHECK(rate == 0.25);
+  CHECK(count == 7);
+  CHECK(c.resolved() == json{{"rate", 0.25},
+                             {"count", 7},
+                             {"kept", 5},
+                             {"on", true},
+                             {"name", "x"},
+                             {"order", "atc"}});
+  for (const char* key : {"rate", "count", "order"}) CHECK(c.changed(key));
+  for (const char* key : {"kept", "on", "name", "unread"}) CHECK_FALSE(c.changed(key));
+  const std::vector<ConfigKey> keys = c.declared();
+  REQUIRE(keys.size() == 6);
+  CHECK(keys[0].default_text == "0.5");
+  CHECK(keys[1].type == "integer");
+  CHECK(keys[5].default_text == R"("awc")");
+  CHECK(keys[5].allowed == "awc, atc");
+  ConfigSection left = config("{}");
+  CHECK(orders(left, Order::kAtc) == Order::kAtc);
+  CHECK(contains(config_error(R"({"order": "act"})", "order",
+                              [&](ConfigSection& given) { orders(given, Order::kAwc); }),
+                 "unknown value 'act'"));
+}
+
 TEST_CASE("core/config: a section of a type knows the keys of the others") {
   Registry<int, ConfigSection&, double> rules("rule");
   rules.add("plain", [](ConfigSection& c, double usual) {

@@ -166,10 +166,10 @@ class Windows : public Dataset {
       (void)of_key("data.val_path", [&] { return files_of(val_paths_); });
       throw;
     }
-    limit_ = section.integer("limit", 0, Range::at_least(0),
-                             "use only the first samples of the training set (0: all)");
-    test_limit_ = section.integer("test_limit", 0, Range::at_least(0),
-                                  "use only the first samples of the test set (0: all)");
+    section.read("limit", limit_, Range::at_least(0),
+                 "use only the first samples of the training set (0: all)");
+    section.read("test_limit", test_limit_, Range::at_least(0),
+                 "use only the first samples of the test set (0: all)");
   }
   void set_vocab(std::int64_t vocab) {
     info_.tensors = {{"tokens", Shape{length_}, DType::kInt32, vocab},
@@ -477,8 +477,8 @@ class Text final : public Windows {
               [](const Paths& paths) { return text_files(paths); });
     const std::string tokenizer = section.text(
         "tokenizer", "bytes", "`bytes`, or a tokenizer's file, such as tokenizer.json");
-    field_ = section.text(
-        "field", "",
+    section.read(
+        "field", field_,
         "files are JSON lines, and this field of each line is a text; default: a file is a text");
     const std::string separator = section.text(
         "separator", "", "a token behind each text, such as <|endoftext|>; default: none");

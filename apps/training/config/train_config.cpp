@@ -20,26 +20,24 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   load_plugins(root.texts(
       "plugins", {},
       "shared libraries to open first; they register layers, topologies, optimizers, …"));
-  config.seed = static_cast<std::uint64_t>(
-      root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
+  root.read("seed", config.seed, Range::closed(0, 9007199254740991.0), "of everything random");
   config.device = read_device(root);
-  config.output.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
-  config.output.prometheus =
-      root.text("prometheus", "", "file with the newest metrics, in Prometheus' text form");
-  config.optimizer.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"},
-                                              "what a parameter without gradient is") == "allow";
-  config.device.check_numbers =
-      root.boolean("check_numbers", false,
-                   "ends with status 4 at the first parameter, output, loss or gradient that is "
-                   "not finite, by layer, rank and step; slow, as the host looks at all of them");
-  config.output.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  root.read("tensorboard", config.output.tensorboard, "write events for TensorBoard");
+  root.read("prometheus", config.output.prometheus,
+            "file with the newest metrics, in Prometheus' text form");
+  root.read("unused_parameters", config.optimizer.allow_unused, {{"error", false}, {"allow", true}},
+            "what a parameter without gradient is");
+  root.read("check_numbers", config.device.check_numbers,
+            "ends with status 4 at the first parameter, output, loss or gradient that is not "
+            "finite, by layer, rank and step; slow, as the host looks at all of them");
+  root.read("trace", config.output.trace, "file for a timeline of all ranks, as `--trace`");
   config.output.flight_recorder =
       root.choice("flight_recorder", "on", {"on", "end", "off"},
-                  "on: each rank's last events are written when something "
-                  "goes wrong; end: also at the end of a run");
+                  "on: each rank's last events are written when something goes wrong; end: also at "
+                  "the end of a run");
   config.state.init = read_initial_file(root);
-  config.output.log_every =
-      root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
+  root.read("log_every", config.output.log_every, Range::closed(1, 1e9),
+            "steps between lines of metrics.jsonl");
 
   use.initial_model = config.state.init.file;
   use.skips_initial = !config.state.init.skip.empty();
@@ -48,7 +46,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   config.task = read_task(root, config.data.info, metrics);
   config.model = read_model(root, config.data.info, config.task.get());
   config.length = read_length(root);
-  read_optimizer(root, config.model.get(), config.device.type, site.ranks, config.optimizer);
+  read_optimizer(root, *config.model, config.device.type, site.ranks, config.optimizer);
   if (config.device.type == "cuda") {
     if (const auto error = config.model->unsupported(config.device.compute, DeviceType::kCuda))
       throw Error(*error);
@@ -58,7 +56,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
                 config.length.batch_size, *config.task);
   config.state.ema = read_average(root, config.optimizer);
   config.optimizer.clip = read_clip(root);
-  config.sync = read_sync(root, {config.device, config.optimizer, config.model.get(), site});
+  config.sync = read_sync(root, {config.device, config.optimizer, *config.model, site});
   config.state.lookahead = read_lookahead(root, config.optimizer, config.sync);
   if (config.device.cuda_graphs == GraphChoice::kOn && config.device.type == "cuda") {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())

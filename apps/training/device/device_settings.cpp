@@ -31,23 +31,21 @@ DeviceSettings read_device(ConfigSection& root) {
   DeviceSettings settings;
   settings.type = root.choice("device", "auto", {"auto", "cpu", "cuda"},
                               "auto: GPUs if every rank of every host gets one, else the CPU");
-  settings.precision = root.choice("precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
-                                   "number format of the computation; bf16 and fp16 keep fp32 "
-                                   "masters of the parameters; auto: bf16 where "
-                                   "the device is fast in it, else fp32; fp64 is for checks");
+  settings.precision = root.choice(
+      "precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
+      "number format of the computation; bf16 and fp16 keep fp32 masters of the parameters; auto: "
+      "bf16 where the device is fast in it, else fp32; fp64 is for checks");
   settings.dtype = settings.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
   settings.compute = expected_compute(settings.precision, settings.type);
   if (settings.type == "cpu" && settings.compute == DType::kFloat16)
     root.error("precision", "{}", fp16_needs_gpu());
-  settings.threads = static_cast<int>(
-      root.integer("threads", 0, Range::closed(0, 4096),
-                   "compute threads of a rank; 0: usable cores / ranks on the host"));
-  settings.deterministic =
-      root.boolean("deterministic", true,
-                   "only algorithms that give the same bits in every run; `async` needs false");
-  settings.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
-  settings.cudnn_benchmark = root.boolean(
-      "cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
+  root.read("threads", settings.threads, Range::closed(0, 4096),
+            "compute threads of a rank; 0: usable cores / ranks on the host");
+  root.read("deterministic", settings.deterministic,
+            "only algorithms that give the same bits in every run; `async` needs false");
+  root.read("tf32", settings.tf32, "on GPUs: fp32 matrix products may use TF32");
+  root.read("cudnn_benchmark", settings.cudnn_benchmark,
+            "on GPUs: time the candidate algorithms of each convolution");
   settings.cuda_graphs = read_cuda_graphs(root);
   return settings;
 }

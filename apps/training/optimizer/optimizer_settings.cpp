@@ -40,22 +40,22 @@ void check_match(const ConfigSection& section, const std::string& key, const std
 }
 
 /// Takes parameters out of training.
-void read_frozen(ConfigSection& optimizer, const Model* model) {
+void read_frozen(ConfigSection& optimizer, const Model& model) {
   const char* key = "freeze";
   for (const std::string& pattern : optimizer.texts(
            key, {},
            "regular expressions: parameters whose names one finds keep their values; batch norms "
            "whose weight and bias do keep their statistics too, and normalise by them")) {
     const std::regex match = read_pattern(optimizer, key, pattern);
-    check_match(optimizer, key, pattern, match, *model);
-    for (Parameter* parameter : model->parameters()) {
+    check_match(optimizer, key, pattern, match, model);
+    for (Parameter* parameter : model.parameters()) {
       if (std::regex_search(parameter->name, match)) parameter->trainable = false;
     }
   }
 }
 
 /// Reads groups of parameters, after the rule's own keys, which a group's rule has too.
-void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings& settings) {
+void read_groups(ConfigSection& optimizer, const Model& model, OptimizerSettings& settings) {
   const std::string& type = settings.type;
   nlohmann::json keys = optimizer.resolved();
   for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
@@ -68,8 +68,7 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
     const std::string match = given.required_text(
         "match", "regular expression, found anywhere in a parameter's name: bn|bias");
     group.match = read_pattern(given, "match", match);
-    group.lr_scale =
-        given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
+    given.read("lr_scale", group.lr_scale, Range::at_least(0.0), "factor on the learning rate");
     // Checkpoints of before this key have none, so the resolved config has it where it is given
     group.until_epoch =
         given
@@ -101,7 +100,7 @@ void read_groups(ConfigSection& optimizer, const Model* model, OptimizerSettings
                   "is tested; allowed: keys that change none of it",
                   match);
     }
-    check_match(given, "match", match, group.match, *model);
+    check_match(given, "match", match, group.match, model);
     settings.groups.push_back(std::move(group));
   }
 }
@@ -183,20 +182,18 @@ void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
 
 }  // namespace
 
-void read_optimizer(ConfigSection& root, const Model* model, const std::string& device, int ranks,
+void read_optimizer(ConfigSection& root, const Model& model, const std::string& device, int ranks,
                     OptimizerSettings& settings) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = settings.type =
       optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
   settings.lr = optimizer.number("lr", optimizers().rate(type), Range::at_least(0.0),
                                  "base learning rate; " + optimizers().rates());
-  settings.decay_all =
-      optimizer.choice("decay", "weights", {"weights", "all"},
-                       "weight decay on tensors of two or more dimensions only, or on all") ==
-      "all";
+  optimizer.read("decay", settings.decay_all, {{"weights", false}, {"all", true}},
+                 "weight decay on tensors of two or more dimensions only, or on all");
   settings.rule = make_typed(optimizers(), type, optimizer);
   read_groups(optimizer, model, settings);
-  if (model) add_tables(optimizer, *model, settings);
+  add_tables(optimizer, model, settings);
   read_frozen(optimizer, model);
   optimizer.finish();
   check_states(optimizer, *settings.rule, type);
@@ -207,10 +204,12 @@ void read_optimizer(ConfigSection& root, const Model* model, const std::string& 
 }
 
 ClipSettings read_clip(ConfigSection& root) {
-  const double norm =
-      root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
-  return {norm, root.choice("clip", "global", {"global", "bucket"},
-                            "the norm over all parameters, or over each bucket") == "bucket"};
+  ClipSettings settings;
+  root.read("clip_norm", settings.norm, Range::at_least(0.0),
+            "largest gradient norm; 0: no clipping");
+  root.read("clip", settings.per_bucket, {{"global", false}, {"bucket", true}},
+            "the norm over all parameters, or over each bucket");
+  return settings;
 }
 
 std::size_t OptimizerSettings::group_of(const Parameter& parameter) const {

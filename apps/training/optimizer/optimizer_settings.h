@@ -43,8 +43,8 @@ struct OptimizerSettings {
 };
 
 /// Reads `optimizer` and `schedule`, for the model's parameters, which so many ranks update on
-/// `device` (as the config says it). `model`: null where the keys are described.
-void read_optimizer(ConfigSection& root, const Model* model, const std::string& device, int ranks,
+/// `device` (as the config says it).
+void read_optimizer(ConfigSection& root, const Model& model, const std::string& device, int ranks,
                     OptimizerSettings& settings);
 ClipSettings read_clip(ConfigSection& root);
 

@@ -6,12 +6,12 @@
 namespace starling {
 
 Interval read_interval(ConfigSection& section, const std::string& what) {
-  Interval interval;
+  Interval interval{.every_epochs = 1};
   const bool steps_alone = section.has("every_steps") && !section.has("every_epochs");
-  interval.every_epochs = section.integer("every_epochs", 1, Range::at_least(0),
-                                          what + " every so many epochs; 0: never");
-  interval.every_steps = section.integer(
-      "every_steps", 0, Range::at_least(0),
+  section.read("every_epochs", interval.every_epochs, Range::at_least(0),
+               what + " every so many epochs; 0: never");
+  section.read(
+      "every_steps", interval.every_steps, Range::at_least(0),
       what + " every so many steps; 0: never; given alone, it replaces the default `every_epochs`");
   if (steps_alone) {
     interval.every_epochs = 0;

@@ -160,10 +160,10 @@ std::vector<TakenBatches> RunLength::taken() const {
 
 LengthSettings read_length(ConfigSection& root) {
   LengthSettings settings;
-  settings.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24),
-                                     "samples of one micro-batch on one rank");
-  settings.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20),
-                                     "micro-batches whose gradients add up to one update");
+  root.read("batch_size", settings.batch_size, Range::closed(1, 1 << 24),
+            "samples of one micro-batch on one rank");
+  root.read("accumulate", settings.accumulate, Range::closed(1, 1 << 20),
+            "micro-batches whose gradients add up to one update");
   if (root.has("epochs") && root.has("steps"))
     root.error("steps", "is given together with epochs; allowed: one of them");
   if (!root.has("epochs") && !root.has("steps"))

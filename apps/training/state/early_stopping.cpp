@@ -78,15 +78,14 @@ std::optional<EarlyStoppingSettings> read_early_stopping(ConfigSection& root,
                                                          bool has_tests) {
   const char* doc =
       "ends the run at a test when the tests no longer become better; off where it is not given";
-  std::optional<ConfigSection> given = root.optional_section("early_stopping", doc);
-  if (!given) return std::nullopt;
-  ConfigSection& section = *given;
-  EarlyStoppingSettings settings{read_decisive(section, tested)};
-  settings.patience = section.integer("patience", 1, Range::closed(1, 1e9),
-                                      "so many tests in a row without a better one end it");
-  settings.min_delta = section.number("min_delta", 0.0, Range::at_least(0.0),
-                                      "a better one is better by more than this");
-  section.finish();
+  std::optional<ConfigSection> section = root.optional_section("early_stopping", doc);
+  if (!section) return std::nullopt;
+  EarlyStoppingSettings settings{read_decisive(*section, tested)};
+  section->read("patience", settings.patience, Range::closed(1, 1e9),
+                "so many tests in a row without a better one end it");
+  section->read("min_delta", settings.min_delta, Range::at_least(0.0),
+                "a better one is better by more than this");
+  section->finish();
   if (!has_tests)
     root.error("early_stopping",
                "goes by tests, of which there is one at the end alone; needed: "

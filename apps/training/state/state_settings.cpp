@@ -8,11 +8,10 @@ InitialFile read_initial_file(ConfigSection& root) {
   InitialFile settings;
   ConfigSection init =
       root.section("init", "initial values from a file; a text is its file", "file");
-  settings.file = init.text(
-      "file", "",
-      "a .safetensors file with the model's names, such as another run's model.safetensors, or a "
-      "folder that has one, such as Hugging Face's: its config.json must say the same of the "
-      "model");
+  init.read("file", settings.file,
+            "a .safetensors file with the model's names, such as another run's model.safetensors, "
+            "or a folder that has one, such as Hugging Face's: its config.json must say the same "
+            "of the model");
   settings.skip = init.texts("skip", {},
                              "names of tensors that keep their own initialisation: [\"fc.*\"]; "
                              "* is any text, ? a character");
@@ -43,15 +42,13 @@ std::optional<AverageSettings> read_average(ConfigSection& root,
   const char* doc =
       "a moving average of the parameters, tested and saved beside the mean model; off where it is "
       "not given";
-  std::optional<ConfigSection> given = root.optional_section("ema", doc);
-  if (!given) return std::nullopt;
-  ConfigSection& ema = *given;
+  std::optional<ConfigSection> ema = root.optional_section("ema", doc);
+  if (!ema) return std::nullopt;
   AverageSettings settings;
-  settings.decay = ema.number("decay", 0.999, Range::half_open(0.0, 1.0),
-                              "share of the average that stays at each of its updates");
-  settings.every =
-      ema.integer("every", 1, Range::closed(1, 1e9), "steps between updates of the average");
-  ema.finish();
+  ema->read("decay", settings.decay, Range::half_open(0.0, 1.0),
+            "share of the average that stays at each of its updates");
+  ema->read("every", settings.every, Range::closed(1, 1e9), "steps between updates of the average");
+  ema->finish();
   refuse_second_average(root, "ema", optimizer);
   return settings;
 }
@@ -62,18 +59,16 @@ std::optional<LookaheadSettings> read_lookahead(ConfigSection& root,
   const char* doc =
       "slow numbers that the model goes back towards every few steps (arXiv 1907.08610); off where "
       "it is not given. Goes with gossip and allreduce";
-  std::optional<ConfigSection> given = root.optional_section("lookahead", doc);
-  if (!given) return std::nullopt;
-  ConfigSection& lookahead = *given;
+  std::optional<ConfigSection> lookahead = root.optional_section("lookahead", doc);
+  if (!lookahead) return std::nullopt;
   LookaheadSettings settings;
-  settings.every = lookahead.integer("every", 5, Range::closed(1, 1e9),
-                                     "steps between meetings of the model and the slow numbers");
-  settings.decay =
-      lookahead.number("decay", 0.5, Range::half_open(0.0, 1.0),
-                       "share of the slow numbers that stays at a meeting: 1 - α of the paper");
-  settings.power = lookahead.number("power", 0.0, Range::closed(0.0, 100.0),
-                                    "with it the share is decay·(step / steps)^power: it grows");
-  lookahead.finish();
+  lookahead->read("every", settings.every, Range::closed(1, 1e9),
+                  "steps between meetings of the model and the slow numbers");
+  lookahead->read("decay", settings.decay, Range::half_open(0.0, 1.0),
+                  "share of the slow numbers that stays at a meeting: 1 - α of the paper");
+  lookahead->read("power", settings.power, Range::closed(0.0, 100.0),
+                  "with it the share is decay·(step / steps)^power: it grows");
+  lookahead->finish();
   refuse_second_average(root, "lookahead", optimizer);
   for (const AlgorithmPlan* plan : sync.plans()) {
     if (plan->name != "gossip" && plan->name != "allreduce")
@@ -90,24 +85,20 @@ ElasticSettings read_elastic(ConfigSection& root) {
   ConfigSection elastic = root.section(
       "elastic",
       "how a run goes on with another number of ranks: by --resume … --elastic, or by `survive`");
-  settings.keep_global_batch =
-      elastic.choice("keep", "global_batch", {"global_batch", "rank_batch"},
-                     "global_batch: the samples of an update, to the nearest number that the ranks "
-                     "can share; rank_batch: `batch_size`, so "
-                     "that fewer ranks make smaller updates, and more of them in an epoch") ==
-      "global_batch";
-  const std::string scaling =
-      elastic.choice("lr_scaling", "linear", {"linear", "sqrt", "none"},
-                     "with rank_batch: how the rate follows the samples of an update");
-  if (!settings.keep_global_batch)
-    settings.lr_power = scaling == "linear" ? 1.0 : scaling == "sqrt" ? 0.5 : 0.0;
-  settings.topology = elastic.text("topology", settings.topology,
-                                   "in place of a sync.topology that cannot have so many ranks");
-  settings.survive = elastic.boolean(
-      "survive", false,
-      "after a lost rank the others go on in the same processes, from the newest checkpoint; needs "
-      "Open MPI 5 under mpirun "
-      "--with-ft ulfm, and CPUs; elsewhere a warning says so, and a lost rank ends the run");
+  elastic.read("keep", settings.keep_global_batch, {{"global_batch", true}, {"rank_batch", false}},
+               "global_batch: the samples of an update, to the nearest number that the ranks can "
+               "share; rank_batch: `batch_size`, so that fewer ranks make smaller updates, and "
+               "more of them in an epoch");
+  double power = 1.0;
+  elastic.read("lr_scaling", power, {{"linear", 1.0}, {"sqrt", 0.5}, {"none", 0.0}},
+               "with rank_batch: how the rate follows the samples of an update");
+  if (!settings.keep_global_batch) settings.lr_power = power;
+  elastic.read("topology", settings.topology,
+               "in place of a sync.topology that cannot have so many ranks");
+  elastic.read("survive", settings.survive,
+               "after a lost rank the others go on in the same processes, from the newest "
+               "checkpoint; needs Open MPI 5 under mpirun --with-ft ulfm, and CPUs; elsewhere a "
+               "warning says so, and a lost rank ends the run");
   elastic.finish();
   return settings;
 }
@@ -116,8 +107,7 @@ CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<Metric
   ConfigSection checkpoint =
       root.section("checkpoint", "saved states of the run; one more comes at the end");
   CheckpointSettings settings{.interval = read_interval(checkpoint, "save")};
-  settings.keep = static_cast<int>(
-      checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
+  checkpoint.read("keep", settings.keep, Range::closed(1, 1e6), "newest checkpoints that are kept");
   const char* doc =
       "keeps checkpoints/best too, the one that tested best; true: by the first share that tests "
       "have, or else their loss";

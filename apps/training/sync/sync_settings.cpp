@@ -67,12 +67,10 @@ void read_verify(ConfigSection& sync, SyncSettings& settings) {
   if (sync.has("verify") && sync.raw("verify", "text or number", "").is_number()) {
     settings.verify_every = sync.integer("verify", 0, Range::closed(1, 1e9), "");
   } else {
-    settings.verify_checkpoints =
-        sync.choice("verify", "off", {"off", "checkpoint"},
-                    "ranks compare what must be equal between them, before each checkpoint, or, "
-                    "for a number, every so many steps; where "
-                    "something differs the run ends with status 3 and the odd rank's name") ==
-        "checkpoint";
+    sync.read("verify", settings.verify_checkpoints, {{"off", false}, {"checkpoint", true}},
+              "ranks compare what must be equal between them, before each checkpoint, or, for a "
+              "number, every so many steps; where something differs the run ends with status 3 and "
+              "the odd rank's name");
   }
   if (!settings.verify_checkpoints && settings.verify_every == 0) return;
   if (const std::string why = why_not_verified(settings.algorithm, settings.mixer); !why.empty())
@@ -81,17 +79,16 @@ void read_verify(ConfigSection& sync, SyncSettings& settings) {
 
 /// True where batch norms go by all ranks' batches.
 bool read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings) {
-  const std::string statistics =
-      sync.choice("batch_norm", "local", {"local", "sync", "recalibrate"},
-                  "statistics of batch norms; local: each rank trains with its own batch's, and "
-                  "the mean model has the mean of them; sync: with those of all ranks' batches; "
-                  "recalibrate: as local, but the mean model's are measured on training batches "
-                  "before each test");
+  const std::string statistics = sync.choice(
+      "batch_norm", "local", {"local", "sync", "recalibrate"},
+      "statistics of batch norms; local: each rank trains with its own batch's, and the mean model "
+      "has the mean of them; sync: with those of all ranks' batches; recalibrate: as local, but "
+      "the mean model's are measured on training batches before each test");
   if (statistics == "local") return false;
   const std::int64_t batches =
       sync.integer("recalibrate_batches", 20, Range::closed(1, 1e6),
                    "recalibrate: training batches of each rank that are measured");
-  const auto& buffers = with.model->buffers();
+  const auto& buffers = with.model.buffers();
   if (std::none_of(buffers.begin(), buffers.end(),
                    [](const ModelBuffer* buffer) { return is_norm_statistic(buffer->name); }))
     sync.error("batch_norm", "is {}, but the model has no batch norm; allowed here: local",
@@ -134,47 +131,41 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
     sync.error("transport", "is {}, which is between CPUs; for device cuda: auto",
                settings.transport.name);
   }
-  settings.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7),
-                                   "seconds after which a wait for other ranks is an error");
-  settings.heartbeat_s =
-      sync.number("heartbeat_s", 5.0, Range::closed(0.5, 1e7),
-                  "seconds without a sign of life after which another host counts as lost; a rank "
-                  "of the same host does as soon as its process has ended");
-  settings.overlap =
-      sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
+  sync.read("timeout_s", settings.timeout_s, Range::closed(0.1, 1e7),
+            "seconds after which a wait for other ranks is an error");
+  sync.read("heartbeat_s", settings.heartbeat_s, Range::closed(0.5, 1e7),
+            "seconds without a sign of life after which another host counts as lost; a rank of the "
+            "same host does as soon as its process has ended");
+  sync.read("overlap", settings.overlap, "exchanges run during the next forward and backward pass");
   std::string word;
   const double bucket_mb = sync.number_or_word(
       "bucket_mb", 25.0, Range::positive(), {"auto"}, word,
       "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
   settings.auto_bucket = word == "auto";
   settings.bucket_bytes = kMebibyte * (settings.auto_bucket ? 25.0 : bucket_mb);
-  const std::string exchange =
-      sync.choice("exchange", "fp32", mixers().names(),
-                  "number format on the wire of gossip, qgm, gossip_diloco and diloco; bf16 halves "
-                  "the bytes, int8 quarters them, int4 leaves an eighth, and what is mixed keeps "
-                  "the ranks' mean to rounding; sparse, for diloco: the largest numbers alone "
-                  "(fp32 in a run in fp64: fp64)");
+  const std::string exchange = sync.choice(
+      "exchange", "fp32", mixers().names(),
+      "number format on the wire of gossip, qgm, gossip_diloco and diloco; bf16 halves the bytes, "
+      "int8 quarters them, int4 leaves an eighth, and what is mixed keeps the ranks' mean to "
+      "rounding; sparse, for diloco: the largest numbers alone (fp32 in a run in fp64: fp64)");
   settings.mixer = mixers().make(exchange, "sync.exchange");
   std::string scale_word;
   settings.lr_scale = sync.number_or_word(
-      "lr_scale", 1.0, Range::positive(), {"sqrt_ranks"}, scale_word,
+      "lr_scale", settings.lr_scale, Range::positive(), {"sqrt_ranks"}, scale_word,
       "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
   if (!scale_word.empty()) settings.lr_scale = std::sqrt(static_cast<double>(with.site.ranks));
   check_algorithm(sync, settings.algorithm, with);
   read_verify(sync, settings);
-  settings.max_ctas = static_cast<int>(
-      sync.integer("max_ctas", 0, Range::closed(0, 64),
-                   "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
+  sync.read("max_ctas", settings.max_ctas, Range::closed(0, 64),
+            "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice");
 
   const bool fp16 = with.device.compute == DType::kFloat16;  // its overflow check
   const bool needs_whole_gradient =
       fp16 || (with.optimizer.clip.norm > 0.0 && !with.optimizer.clip.per_bucket);
-  const bool given = sync.has("update");
-  const std::string update = sync.choice(
-      "update", needs_whole_gradient ? "after_backward" : "in_backward",
-      {"in_backward", "after_backward"},
-      "update each bucket the moment its last gradient is ready, or all after the pass");
-  if (given && update == "in_backward" && needs_whole_gradient) {
+  settings.in_backward = !needs_whole_gradient;
+  sync.read("update", settings.in_backward, {{"in_backward", true}, {"after_backward", false}},
+            "update each bucket the moment its last gradient is ready, or all after the pass");
+  if (settings.in_backward && needs_whole_gradient) {
     if (fp16)
       sync.error("update",
                  "is in_backward, but precision fp16 checks the whole gradient for overflow; "
@@ -183,7 +174,6 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
                "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; "
                "allowed: after_backward, or \"clip\": \"bucket\"");
   }
-  settings.in_backward = update == "in_backward";
 
   const std::vector<ConfigSection> changes =
       sync.sections("switch", false,

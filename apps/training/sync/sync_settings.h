@@ -62,7 +62,7 @@ struct SyncSettings : SyncPhase {
 struct SyncPartners {
   const DeviceSettings& device;
   const OptimizerSettings& optimizer;
-  const Model* model;  ///< null where the keys are described
+  const Model& model;
   RankLayout site;
 };
 SyncSettings read_sync(ConfigSection& root, const SyncPartners& with);

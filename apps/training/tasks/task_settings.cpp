@@ -179,17 +179,16 @@ EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data) {
   ConfigSection evaluate =
       root.section("evaluate", "tests of the mean model; one more comes at the end");
   EvaluateSettings settings{.interval = read_interval(evaluate, "test"), .views = {}, .prompt = {}};
-  const std::string tta = evaluate.choice(
-      "tta", "none", test_view_names(),
-      "what tests and starling-predict show of an image, before the mean of the outputs is taken; "
-      "mirror: it and its mirror image; "
-      "mirror_translate: both, and both moved by a pixel to either side with half the weight each");
-  settings.prompt =
-      evaluate.text("prompt", "",
-                    "of a language model: a text that each test goes on with, told in "
-                    "metrics.jsonl and on the terminal; drawn as starling-predict does by itself");
-  settings.prompt_tokens = evaluate.integer("prompt_tokens", 64, Range::closed(1, 1 << 20),
-                                            "how many tokens are added to prompt at most");
+  const std::string tta =
+      evaluate.choice("tta", "none", test_view_names(),
+                      "what tests and starling-predict show of an image, before the mean of the "
+                      "outputs is taken; mirror: it and its mirror image; mirror_translate: both, "
+                      "and both moved by a pixel to either side with half the weight each");
+  evaluate.read("prompt", settings.prompt,
+                "of a language model: a text that each test goes on with, told in metrics.jsonl "
+                "and on the terminal; drawn as starling-predict does by itself");
+  evaluate.read("prompt_tokens", settings.prompt_tokens, Range::closed(1, 1 << 20),
+                "how many tokens are added to prompt at most");
   if (!settings.prompt.empty() && !data.find("tokens"))
     evaluate.error("prompt",
                    "is for a language model, and samples of this data have no tokens; "

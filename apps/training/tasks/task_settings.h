@@ -24,7 +24,7 @@ struct EvaluateSettings {
 EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data);
 
 /// Reads `task`, for the data's samples. `metrics` gets the names of the metrics, which are made
-/// once there is a model. Null where the keys are described.
+/// once there is a model.
 std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
                                 std::vector<std::string>& metrics);
 /// Reads `model`, for the task.
