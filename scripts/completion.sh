@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Completion for a shell: of the programs' options, subcommands and values, made of their --help and
-# of what starling-train lists and describes. What is no word here is a file.
+# of what starling-train lists. What is no word here is a file.
 #   scripts/completion.sh bash|zsh|fish PROGRAM...
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -15,20 +15,7 @@ list() { "$train" --list "$1" | sed 's/ .*//'; }
 line() { tr -s '\n' ' '; }
 
 # Lines "KEY VALUE…" of a config: each key, with the values it may have where these are words.
-describe() {
-  "$train" --describe-config | awk -F ' *[|] *' '
-    /^# / { prefix = whole = ""; if (match($0, /`[a-z_.]+`/)) whole = substr($0, RSTART + 1, RLENGTH - 2)
-            skip = whole == "type"; keys = /keys of/; sub(/\.?type$/, "", whole); if (whole != "") prefix = whole "." }
-    /^## / { if (keys) prefix = whole "." substr($0, 4) "." }
-    /^[|] `/ && !skip { key = $2; gsub(/`/, "", key); values = ""
-      if ($5 ~ /^[a-z0-9_]+(, [a-z0-9_]+)+$/) { values = $5; gsub(/,/, "", values) }
-      else if ($3 == "boolean") values = "true false"
-      else if (match($6, /--list [a-z]+/)) values = "@" substr($6, RSTART + 7, RLENGTH - 7)
-      if (values == "" && $3 ~ /text/ && $6 !~ /file/) texts[prefix key] = 1
-      if (key ~ /[.]type$/ && values != "") types[substr(prefix key, 1, length(prefix key) - 5)] = values
-      print prefix key, values }
-    END { for (key in texts) if (key in types) print key, types[key] }' | sort -u
-}
+keys() { "$train" --list keys --long | tr -s ' ' | tr -d ','; }
 
 # "OPTION WORD…" for each option of a help text that has words to choose from.
 values() { # HELP
@@ -36,8 +23,8 @@ values() { # HELP
   sed -nE 's/^ *--list [A-Z]+ .* kind: (.*)/--list \1/p' <<<"$1" | tr -d ','
   grep -qE '^ *--algorithm ' <<<"$1" && echo "--algorithm $(list algorithms | line)"
   case $1 in
-    *"--set "*"key of the topology"*) echo "--set $(sed -nE 's/^sync\.topology\.([a-z_]+) .*/\1=/p' <<<"$keys" | line)" ;;
-    *"--set "*) echo "--set $(sed -E 's/ .*/=/' <<<"$keys" | line)" ;;
+    *"--set "*"key of the topology"*) echo "--set $(sed -nE 's/^sync\.topology\.([a-z_]+)( .*)?$/\1=/p' <<<"$keys" | line)" ;;
+    *"--set "*) echo "--set $(sed -E 's/( .*)?$/=/' <<<"$keys" | line)" ;;
   esac
 }
 # What stands where no option's value does: options, subcommands, names of topologies.
@@ -72,8 +59,7 @@ for program in "$@"; do
   name=$(basename "$program")
   train=$(dirname "$program")/starling-train
   whole=$("$program" --help)
-  keys=$(describe)
-  for kind in $(grep -oE '@[a-z]+' <<<"$keys" | sort -u); do keys=${keys//"$kind"/$(list "${kind#@}" | line)}; done
+  keys=$(keys)
   case $shell in
     bash)
       printf '_%s() {\n  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]-} words\n' "${name//-/_}"

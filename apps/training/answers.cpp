@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/inference/plugins.h"
@@ -47,7 +49,16 @@ constexpr ListedKind kListed[] = {{"models", [] { return listed(models()); }},
                                   {"augmentations", [] { return listed(augmentations()); }},
                                   {"tasks", [] { return listed(tasks()); }},
                                   {"losses", [] { return listed(losses()); }},
-                                  {"metrics", [] { return listed(metrics()); }}};
+                                  {"metrics", [] { return listed(metrics()); }},
+                                  {"keys", [] {
+                                     std::set<std::pair<std::string, std::string>> keys;
+                                     for (const ConfigKey& key : config_keys())
+                                       keys.emplace(key.path, key.allowed);
+                                     std::vector<Listed> result;
+                                     for (const auto& [path, words] : keys)
+                                       result.push_back({path, words});
+                                     return result;
+                                   }}};
 
 /// One name a line; `described`: with a line on each.
 void print_names(const std::string& kind, bool described) {

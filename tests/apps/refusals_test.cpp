@@ -377,6 +377,8 @@ TEST_CASE("--list names what there is") {
 0 1 | tasks | ^classification( |$) | --list tasks
 0 1 | losses | ^cross_entropy( |$) | --list losses
 0 1 | metrics | ^loss( |$) | --list metrics
+0 1 | keys | ^sync.algorithm.order( |$) | --list keys
+0 1 | words of keys | ^schedule.type .*constant, cosine, | --list keys --long
 )table");
   for (const std::string name :
        {"color_jitter", "crop_padding", "cutmix", "cutout", "flip", "mixup", "rand_augment",

@@ -88,16 +88,15 @@ std::string with_value(std::string_view form, std::string value) {
 }
 
 /// The key of that name, or whose last part it is; of an object with types its type.
-std::optional<std::string> key_named(const std::vector<std::string>& keys,
-                                     const std::string& name) {
-  auto found = std::find(keys.begin(), keys.end(), name);
+std::optional<std::string> key_named(const std::vector<ConfigKey>& keys, const std::string& name) {
+  auto found = std::ranges::find(keys, name, &ConfigKey::path);
   if (found == keys.end()) {
-    found = std::find_if(keys.begin(), keys.end(),
-                         [&](const std::string& key) { return key.ends_with("." + name); });
+    found = std::ranges::find_if(
+        keys, [&](const ConfigKey& key) { return key.path.ends_with("." + name); });
   }
   if (found == keys.end()) return std::nullopt;
-  const std::string type = *found + ".type";
-  return std::find(keys.begin(), keys.end(), type) == keys.end() ? *found : type;
+  const std::string type = found->path + ".type";
+  return std::ranges::find(keys, type, &ConfigKey::path) == keys.end() ? found->path : type;
 }
 
 /// An option that the program does not know: "--batch-size" and "64", "-b" and "64", "--lr=0.1".
@@ -129,7 +128,8 @@ std::vector<Unknown> unknown_options(const CLI::App& app,
 
 std::optional<std::string> answer_to_habits(const CLI::App& app,
                                             const std::vector<std::string>& arguments) {
-  std::vector<std::string> keys, asked, here;
+  std::vector<ConfigKey> keys;
+  std::vector<std::string> asked, here;
   for (const Unknown& unknown : unknown_options(app, arguments)) {
     std::string name = unknown.option.substr(unknown.option.find_first_not_of('-'));
     std::replace(name.begin(), name.end(), '-', '_');

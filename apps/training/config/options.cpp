@@ -54,7 +54,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
   CLI::Option* const list = app.add_option(
       "--list", options.list,
       "print the names of one kind: models, layers, topologies, algorithms, transports, "
-      "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics");
+      "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics, keys");
   app.add_flag("--long", options.list_long,
                "with --list: a line on each, as a terminal gets it anyway")
       ->needs(list);

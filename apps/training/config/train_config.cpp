@@ -204,15 +204,26 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
   return config;
 }
 
-std::vector<std::string> config_keys() {
-  std::vector<std::string> keys;
-  for (const ConfigKey& key : common_keys()) keys.push_back(key.path);
+std::vector<ConfigKey> config_keys() {
+  std::vector<ConfigKey> keys = common_keys();
   for (const Kind& kind : kinds_of_types()) {
     if (kind.where == "type") continue;  // a layer's keys have no path of their own
     const std::string above = kind.where.substr(0, kind.where.rfind('.') + 1);
+    std::vector<std::string> types;
     for (const Kind::Type& type : kind.types) {
-      for (const ConfigKey& key : type.keys) keys.push_back(above + key.path);
+      types.push_back(type.name);
+      for (ConfigKey key : type.keys) keys.emplace_back(std::move(key)).path.insert(0, above);
     }
+    std::ranges::find(keys, kind.where, &ConfigKey::path)->allowed =
+        fmt::format("{}", fmt::join(types, ", "));
+  }
+  for (ConfigKey& key : keys) {
+    // A text in place of an object is its type
+    const auto type = std::ranges::find(keys, key.path + ".type", &ConfigKey::path);
+    if (key.type == "object or text" && type != keys.end())
+      key.allowed = type->allowed;
+    else if (key.type != "text")
+      key.allowed = key.type == "boolean" ? "true, false" : "";
   }
   return keys;
 }

@@ -72,8 +72,9 @@ ShapeTrace trace_shapes(const TrainConfig& config);
 /// `--set` of "steps" or "epochs" replaces the other one.
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);
 
-/// The full paths of all config keys, those of each type included.
-std::vector<std::string> config_keys();
+/// All config keys by their full paths, those of each type included. What is allowed is the words
+/// that a key takes; empty where it takes others too.
+std::vector<ConfigKey> config_keys();
 /// Text of docs/config.md, from the same declarations that read a config.
 std::string describe_config();
 
