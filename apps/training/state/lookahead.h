@@ -21,10 +21,11 @@ struct LookaheadSettings {
 /// share)·x, x ← slow. The paper's α is 1 - share. With a power, share = decay·(step / total)^power
 /// (Jordan 2024, arXiv 2404.00498). Parameters change right after their update, before they are
 /// sent; buffers at the end of the step.
-class Lookahead {
+class Lookahead : public ModelCopy {
  public:
   Lookahead(const LookaheadSettings& settings, Backend& backend, const std::vector<Bucket>& buckets,
-            Model& model);
+            Model& model)
+      : ModelCopy("lookahead", backend, buckets, model), settings_(settings) {}
 
   /// Initialises the slow weights with the model's.
   void begin();
@@ -33,21 +34,11 @@ class Lookahead {
   /// Called after all updates of that step.
   void after_step(std::int64_t step, std::int64_t total) const;
 
-  /// This rank's part of a checkpoint: "lookahead.<name>".
-  void save(SafetensorsFile& file) const { slow_.save("lookahead", file); }
-  void load(const SafetensorsFile& file, const std::string& source) {
-    slow_.load("lookahead", file, source);
-  }
-
  private:
   /// Performs the formulas above on one tensor. Returns whether anything changed.
   bool meet(const Tensor& slow, const Tensor& own, std::int64_t step, std::int64_t total) const;
 
   LookaheadSettings settings_;
-  Backend& backend_;
-  const std::vector<Bucket>& bucket_list_;
-  Model& model_;
-  ModelCopy slow_;
 };
 
 }  // namespace starling

@@ -18,10 +18,11 @@ struct AverageSettings {
 /// decay·a + (1 - decay)·x; the first time a ← x, like torch.optim.swa_utils.AveragedModel with
 /// use_buffers. Other buffers are the model's. Issued to the device after the updates; nothing
 /// waits.
-class ModelAverage {
+class ModelAverage : public ModelCopy {
  public:
   ModelAverage(const AverageSettings& settings, Backend& backend,
-               const std::vector<Bucket>& buckets, Model& model);
+               const std::vector<Bucket>& buckets, Model& model)
+      : ModelCopy("ema", backend, buckets, model), settings_(settings) {}
 
   /// Called after `steps` updates in total.
   void after_step(std::int64_t steps);
@@ -30,19 +31,12 @@ class ModelAverage {
   std::vector<Tensor> parameters() const;
   std::vector<Tensor> buffers() const;
 
-  /// This rank's part of a checkpoint: "ema.<name>" of each tensor, and how often it was updated.
+  /// ModelCopy's, and how often it was updated.
   void save(SafetensorsFile& file) const;
-  /// The reverse; a missing or mis-shaped tensor is Error(kUsage) that names `source` and tensor.
   void load(const SafetensorsFile& file, const std::string& source);
 
  private:
-  void move(const Tensor& average, const Tensor& value) const;
-
   AverageSettings settings_;
-  Backend& backend_;
-  const std::vector<Bucket>& bucket_list_;
-  Model& model_;
-  ModelCopy average_;
   std::int64_t updates_ = 0;
 };
 

@@ -5,42 +5,54 @@
 
 namespace starling {
 
-ModelCopy::ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model)
-    : bucket_list_(buckets), model_(model) {
+ModelCopy::ModelCopy(std::string prefix, Backend& backend, const std::vector<Bucket>& buckets,
+                     Model& model)
+    : backend_(backend), bucket_list_(buckets), model_(model), prefix_(std::move(prefix)) {
   for (const Bucket& bucket : buckets) {
-    parameters.emplace_back(backend, bucket.parameters.shape(), bucket.parameters.dtype());
-    backend.fill(parameters.back(), 0.0);  // the padding too
+    parameters_.emplace_back(backend, bucket.parameters.shape(), bucket.parameters.dtype());
+    backend.fill(parameters_.back(), 0.0);  // the padding too
   }
   for (const ModelBuffer* buffer : model.buffers()) {
-    buffers.emplace_back();
+    buffers_.emplace_back();
     if (!is_floating(buffer->value.dtype())) continue;
-    buffers.back() = Tensor(backend, buffer->value.shape(), buffer->value.dtype());
-    backend.fill(buffers.back(), 0.0);
+    buffers_.back() = Tensor(backend, buffer->value.shape(), buffer->value.dtype());
+    backend.fill(buffers_.back(), 0.0);
   }
 }
 
-template <class Visit>
-void ModelCopy::each_tensor(const std::string& prefix, const Visit& visit) const {
-  for (std::size_t b = 0; b < parameters.size(); ++b) {
+void ModelCopy::for_each(const Visit& visit) const {
+  for (std::size_t b = 0; b < parameters_.size(); ++b)
+    visit(parameters_[b], bucket_list_[b].parameters);
+  for_each_buffer(visit);
+}
+
+void ModelCopy::for_each_buffer(const Visit& visit) const {
+  for (std::size_t k = 0; k < buffers_.size(); ++k) {
+    if (buffers_[k]) visit(buffers_[k], model_.buffers()[k]->value);
+  }
+}
+
+template <class Use>
+void ModelCopy::each_of_file(const Use& use) const {
+  for (std::size_t b = 0; b < parameters_.size(); ++b) {
     for (const BucketSlot& slot : bucket_list_[b].layout->slots)
-      visit(prefix + "." + slot.parameter->name,
-            parameters[b].slice(slot.offset, slot.parameter->shape), slot.parameter->layout);
+      use(prefix_ + "." + slot.parameter->name,
+          parameters_[b].slice(slot.offset, slot.parameter->shape), slot.parameter->layout);
   }
-  for (std::size_t k = 0; k < buffers.size(); ++k) {
-    if (buffers[k])
-      visit(prefix + "." + model_.buffers()[k]->name, buffers[k], TensorLayout::kPlain);
+  for (std::size_t k = 0; k < buffers_.size(); ++k) {
+    if (buffers_[k])
+      use(prefix_ + "." + model_.buffers()[k]->name, buffers_[k], TensorLayout::kPlain);
   }
 }
 
-void ModelCopy::save(const std::string& prefix, SafetensorsFile& file) const {
-  each_tensor(prefix, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+void ModelCopy::save(SafetensorsFile& file) const {
+  each_of_file([&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
     to_file_tensor(tensor, layout, file.tensors[name]);
   });
 }
 
-void ModelCopy::load(const std::string& prefix, const SafetensorsFile& file,
-                     const std::string& source) {
-  each_tensor(prefix, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+void ModelCopy::load(const SafetensorsFile& file, const std::string& source) {
+  each_of_file([&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
     const auto it = file.tensors.find(name);
     if (it == file.tensors.end())
       fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/bucket.h"
@@ -9,27 +11,36 @@
 
 namespace starling {
 
-/// A copy of this rank's model on its device: parameters and floating-point buffers.
+/// A copy of this rank's model on its device: parameters and floating-point buffers. Base of what
+/// training keeps beside the model.
 class ModelCopy {
  public:
-  /// Initially zero. Buckets and model outlive it.
-  ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model);
-
-  /// One tensor per bucket, laid out like its parameters; and one for each of the model's buffers,
-  /// empty unless that is a floating-point tensor.
-  std::vector<Tensor> parameters, buffers;
+  /// Initially zero. `prefix`: of the names in checkpoints. Buckets and model outlive it.
+  ModelCopy(std::string prefix, Backend& backend, const std::vector<Bucket>& buckets, Model& model);
 
   /// This rank's part of a checkpoint: "<prefix>.<name>" of each tensor.
-  void save(const std::string& prefix, SafetensorsFile& file) const;
+  void save(SafetensorsFile& file) const;
   /// The reverse; a missing or mis-shaped tensor is Error(kUsage) that names `source` and tensor.
-  void load(const std::string& prefix, const SafetensorsFile& file, const std::string& source);
+  void load(const SafetensorsFile& file, const std::string& source);
 
- private:
-  template <class Visit>
-  void each_tensor(const std::string& prefix, const Visit& visit) const;
+ protected:
+  using Visit = std::function<void(const Tensor& copy, const Tensor& own)>;
+  /// Each tensor with the model's own: first parameters, one tensor per bucket, then buffers.
+  void for_each(const Visit& visit) const;
+  void for_each_buffer(const Visit& visit) const;
 
+  Backend& backend_;
   const std::vector<Bucket>& bucket_list_;
   Model& model_;
+  /// One tensor per bucket, laid out like its parameters; and one for each of the model's buffers,
+  /// empty unless that is a floating-point tensor.
+  std::vector<Tensor> parameters_, buffers_;
+
+ private:
+  template <class Use>
+  void each_of_file(const Use& use) const;
+
+  std::string prefix_;
 };
 
 }  // namespace starling
