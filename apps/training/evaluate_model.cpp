@@ -100,7 +100,7 @@ void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples
 
 /// The samples of all ranks as comma-separated values, those with the largest loss first. On rank
 /// 0; collective.
-std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig& config,
+std::string samples_csv(const std::vector<SampleOutput>& own, const DataSettings& data,
                         Dataset::Split split, bool classes, World& world) {
   const std::string mine(reinterpret_cast<const char*>(own.data()),
                          own.size() * sizeof(SampleOutput));
@@ -120,10 +120,10 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const TrainConfig&
     if (!none && a.loss != b.loss) return a.loss > b.loss;
     return a.sample < b.sample;
   });
-  const std::vector<std::string>& names = config.data.info.class_names;
+  const std::vector<std::string>& names = data.info.class_names;
   std::string text(classes ? kSamplesBegin : kNumbersBegin);
   for (const SampleOutput& one : all) {
-    const std::string name = csv_cell(config.data.dataset->name(split, one.sample));
+    const std::string name = csv_cell(data.dataset->name(split, one.sample));
     if (!classes) {
       text += fmt::format("{},{:.9g},{:.9g},{:.6g}\n", name, one.target, one.probability,
                           one.probability - one.target);
@@ -267,7 +267,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
   const EvaluationResult result =
       evaluate(*config.task, *config.model, loader, backend, transport, classes, {}, each);
   const std::string samples_text =
-      options.samples.empty() ? "" : samples_csv(outputs, config, split, classes, world);
+      options.samples.empty() ? "" : samples_csv(outputs, config.data, split, classes, world);
   on_all_ranks(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it

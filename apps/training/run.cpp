@@ -63,9 +63,9 @@ bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
 /// Opens the flight recorder. Records of an earlier run in this folder move to "flight.before".
 /// Collective.
-void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
+void open_flight_recorder(const OutputSettings& output, const RunFolder& folder, World& world) {
   FlightRecorder& recorder = FlightRecorder::instance();
-  if (config.output.flight_recorder == "off") recorder.switch_off();
+  if (output.flight_recorder == "off") recorder.switch_off();
   const std::string path = folder.path + "/flight";
   if (world.rank() == 0) {
     std::error_code error;  // on failure the new records replace the old ones
@@ -179,7 +179,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
           counted(folder.resume_step, "step"), asked);
     return ExitCode::kOk;
   }
-  if (is_process) open_flight_recorder(config, folder, transport);
+  if (is_process) open_flight_recorder(config.output, folder, transport);
   ShapeTrace trace = planned;
   if (!config.length.stretches.empty() &&
       config.length.stretches.back().batch_size != config.length.batch_size) {

@@ -32,10 +32,10 @@ namespace starling {
 namespace {
 
 /// Groups of rules for an algorithm whose step 0 is the run's `first`.
-std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length,
+std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const RunLength& length,
                                    std::int64_t first) {
-  std::vector<RuleGroup> groups{{config.optimizer.rule.get(), 1.0}};
-  for (const ParameterGroup& group : config.optimizer.groups) {
+  std::vector<RuleGroup> groups{{optimizer.rule.get(), 1.0}};
+  for (const ParameterGroup& group : optimizer.groups) {
     groups.push_back({group.rule.get(), group.lr_scale});
     if (group.until_epoch > 0.0)
       groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
@@ -213,7 +213,7 @@ void Trainer::open_part(std::size_t k) {
                                      .overlap = config_.sync.overlap,
                                      .check_overflow = scaler_ != nullptr,
                                      .start_at_begin = graphs_.start_at_begin(),
-                                     .groups = rule_groups(config_, length_, first),
+                                     .groups = rule_groups(config_.optimizer, length_, first),
                                      .after_update = std::move(after_update),
                                      .gradients = &gradients_,
                                      .timeout_seconds = config_.sync.timeout_s});

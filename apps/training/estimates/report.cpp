@@ -83,10 +83,9 @@ std::string memory_text(const MemoryNeed& need) {
 }
 
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
-std::string cache_text(const TrainConfig& config, const RankLayout& site) {
-  if (!config.data.cache) return {};
-  const CachePlan plan =
-      plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node);
+std::string cache_text(const DataSettings& data, const RankLayout& site) {
+  if (!data.cache) return {};
+  const CachePlan plan = plan_cache(data.info, data.cache->limit_bytes(), site.ranks_per_node);
   const auto bytes = static_cast<double>(plan.bytes());
   return fmt::format("cache: {} of {} samples, {} each; {} of host memory a rank, {} a host\n",
                      std::min(plan.samples, plan.places * site.ranks_per_node), plan.samples,
@@ -105,12 +104,11 @@ std::string floor_text(const Floor& floor, double count, const char* unit) {
 }
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
-std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
-  if (site.ranks == 1 || !config.sync.transport.counts_communicators) return {};
+std::string nccl_text(const SyncSettings& sync, const RankLayout& site) {
+  if (site.ranks == 1 || !sync.transport.counts_communicators) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
-  if (config.sync.topology) {
-    for (const std::vector<int>& group :
-         summed_groups(*config.sync.topology, false, config.sync.mixer.encodes)) {
+  if (sync.topology) {
+    for (const std::vector<int>& group : summed_groups(*sync.topology, false, sync.mixer.encodes)) {
       if (static_cast<int>(group.size()) == site.ranks) continue;
       for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
     }
@@ -118,7 +116,7 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
   const int most = *std::max_element(groups.begin(), groups.end());
   constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
   constexpr int kNeighbours = 2;       // of a ring
-  const int channels = config.sync.max_ctas > 0 ? config.sync.max_ctas : 16;
+  const int channels = sync.max_ctas > 0 ? sync.max_ctas : 16;
   const std::string of_groups =
       most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
   return fmt::format(
@@ -126,7 +124,7 @@ std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
       "channels{}, 2 neighbours in a ring, {} of NCCL_BUFFSIZE each): an estimate, not measured\n",
       1 + most, most == 0 ? "" : "s", of_groups,
       size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
-      config.sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
+      sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
 }
 
 /// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
@@ -140,7 +138,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, const
     out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
   if (site.ranks_per_node > kShown) out += ", …";
   out += fmt::format("; precision {}\n", name_of(config.device.compute));
-  out += nccl_text(config, site);
+  out += nccl_text(config.sync, site);
   out += graph_text(config, site);
 
   const Ceilings& device = kCeilings[0];
@@ -248,7 +246,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   out +=
       fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,
                   config.data.info.test_samples, config.data.info.sample_text());
-  out += cache_text(config, site);
+  out += cache_text(config.data, site);
   out += fmt::format("ranks: {} ({} on this host)\n", site.ranks, site.ranks_per_node);
   out += fmt::format("topology: {}\n", topology_text(config, site));
   for (std::size_t k = 1; k < config.sync.phases(); ++k) {
