@@ -94,6 +94,17 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
+double tcp_bytes_under_way() {
+  const auto largest = [](const char* file) {
+    double least = 0.0, first = 0.0, most = 0.0;
+    std::ifstream(file) >> least >> first >> most;
+    return most;
+  };
+  // Half of a receiver's memory is for what describes packets.
+  return std::min(largest("/proc/sys/net/ipv4/tcp_wmem"),
+                  largest("/proc/sys/net/ipv4/tcp_rmem") / 2.0);
+}
+
 std::string boot_id() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;

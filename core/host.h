@@ -21,6 +21,9 @@ void check_stack_limit();
 /// to separate cores.
 int cores_of_rank(int local_size);
 std::string host_name();
+/// Bytes that TCP holds of one connection on their way, as this kernel's limits have it; 0:
+/// unknown.
+double tcp_bytes_under_way();
 /// Identify a boot of the kernel, and a namespace of a kind ("pid", "net"): equal for processes
 /// that can see each other. Empty if unknown.
 std::string boot_id();

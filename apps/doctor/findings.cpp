@@ -237,7 +237,7 @@ class Look {
                                 network_->inside.latency * 1e6, network_->inside.bandwidth * 1e-9)
                   : fmt::format("inside the host {:.0f} µs and {:.3g} GB/s",
                                 network_->inside.latency * 1e6, network_->inside.bandwidth * 1e-9));
-    if (const std::string warning = half_duplex_warning(*network_); !warning.empty())
+    for (const std::string& warning : network_warnings(*network_))
       add(Level::kWarning, "network", warning);
   }
   void clocks() {

@@ -66,8 +66,7 @@ int measure(const MeasureOptions& options) {
         file->commit();
       }
       write_standard_output(text);
-      if (const std::string warning = half_duplex_warning(network); !warning.empty())
-        complain("warning: {}", warning);
+      for (const std::string& warning : network_warnings(network)) complain("warning: {}", warning);
       if (const std::string busy = busy_text("warning: ", network.noise); !busy.empty())
         complain("{}; measure again when the machine is idle", busy);
     });

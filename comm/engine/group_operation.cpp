@@ -39,7 +39,7 @@ class GroupOperation final : public WireOperation {
         out_element_(static_cast<std::int64_t>(size_of(out.dtype()))),
         largest_chunk_(sum_chunk_bytes(members_) / out_element_),
         pieces_((in.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_)),
-        window_(nodes_ ? kMostPieces : kSumPieces),
+        window_(nodes_ ? kNodePieces : kSumPieces),
         open_(static_cast<std::size_t>(window_)) {
     for (const int peer : exchange.group) {
       const bool own = peer == wire.rank();

@@ -14,8 +14,9 @@ namespace starling {
 /// Minimal size of the pieces that a buffer is sent in. The two directions of a pair get out of
 /// step by about one piece: pieces of 4 MiB cost 16 % on 25 MB.
 inline constexpr std::size_t kPieceBytes = 256 << 10;
-/// Limits of the number of pieces in flight to one peer; Linux does not buffer more
-inline constexpr int kFewestPieces = 3, kMostPieces = 16;
+/// Limits of the number of pieces in flight to one peer: 64 MiB, what 10 Gbit/s carry in 54 ms.
+/// Most kernels' buffers hold less unless they are told to (NetworkModel::window).
+inline constexpr int kFewestPieces = 3, kMostPieces = 256;
 inline constexpr double kPairWindow = static_cast<double>(kPieceBytes) * kMostPieces;
 
 /// Congestion window: the number of pieces that may be in flight to one peer. As few as fill the
@@ -42,11 +43,14 @@ class PieceWindow {
       return;
     const double waiting = most_ * (1.0 - quickest_ / seconds);
     since_change_ = 0;
-    if (waiting < 1.5) {
-      most_ = std::min(most_ + 1, kMostPieces);
+    // Of large windows a share, since every piece's time varies. While the window grows its pieces
+    // leave in one burst, whose last ones wait for the first.
+    if (waiting < std::max(1.5, (growing_ ? 0.25 : 0.1) * most_)) {
+      most_ = std::min(most_ + (growing_ ? 1 : std::max(1, most_ / 16)), kMostPieces);
     } else {
       growing_ = false;
-      if (waiting > 4.0) most_ = std::max(most_ - 1, kFewestPieces);
+      if (waiting > std::max(4.0, 0.25 * most_))
+        most_ = std::max(most_ - std::max(1, most_ / 8), kFewestPieces);
     }
   }
 
@@ -59,8 +63,9 @@ class PieceWindow {
   double quickest_ = std::numeric_limits<double>::infinity();
 };
 
-/// Pieces of one group's sum in flight, each in as many chunks as there are members
-inline constexpr std::int64_t kSumPieces = 4;
+/// Pieces of one group's sum in flight, each in as many chunks as there are members; and of a round
+/// over nodes, where they wait for a link
+inline constexpr std::int64_t kSumPieces = 4, kNodePieces = 16;
 /// Bytes of a chunk, such that a piece's scratch memory fits the cache.
 inline std::int64_t sum_chunk_bytes(std::int64_t members) {
   return std::clamp<std::int64_t>((1 << 20) / members, 16 << 10, 256 << 10);

@@ -10,6 +10,7 @@
 
 #include "comm/engine/window.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/operations/pointwise.h"
 
 namespace starling {
@@ -127,6 +128,8 @@ class Meter {
   }
 
   void measure_between_hosts(NetworkModel& model) {
+    const double held = -max_over_ranks(-tcp_bytes_under_way());
+    if (held > 0.0) model.window = std::min(held, kPairWindow);
     const auto rounds = host_pairings(model.hosts());
     const double budget =
         std::max(0.05, settings_.seconds * 0.4 / static_cast<double>(rounds.size()));

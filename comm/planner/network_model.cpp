@@ -78,20 +78,32 @@ double NetworkModel::typical_link() const {
 }
 
 void NetworkModel::derive_pair() {
-  between.bandwidth = 1.0 / std::max(1.0 / typical_link(),
-                                     (kHandshakeLatencies - 1.0) * between.latency / kPairWindow);
+  between.bandwidth =
+      1.0 / std::max(1.0 / typical_link(), (kHandshakeLatencies - 1.0) * between.latency / window);
 }
 
-std::string half_duplex_warning(const NetworkModel& model) {
+std::vector<std::string> network_warnings(const NetworkModel& model) {
   constexpr double kHalfDuplex = 1.7;
-  if (model.both_directions < kHalfDuplex) return {};
-  return fmt::format(
-      "an exchange between hosts takes {:.1f} times as long as one of its directions alone, which "
-      "makes gossip as much slower: a "
-      "half-duplex "
-      "link, or Open MPI's btl_tcp_flags (see docs/clusters.md; scripts/launch.sh sets them), or "
-      "processors that cannot keep up",
-      model.both_directions);
+  std::vector<std::string> warnings;
+  if (model.both_directions >= kHalfDuplex) {
+    warnings.push_back(fmt::format(
+        "an exchange between hosts takes {:.1f} times as long as one of its directions alone, "
+        "which makes gossip as much slower: a half-duplex link, or Open MPI's btl_tcp_flags (see "
+        "docs/clusters.md; scripts/launch.sh sets them), or processors that cannot keep up",
+        model.both_directions));
+  }
+  // A link that is limited by the buffers was measured as slow as they make it.
+  const double round_trip = 2.0 * model.between.latency,
+               filled = model.typical_link() * round_trip / model.window;
+  if (model.hosts() > 1 && filled > 0.6 && model.window < kPairWindow) {
+    warnings.push_back(fmt::format(
+        "the kernels' buffers hold {:.3g} MiB of a connection, which limits a pair of hosts {:.3g} "
+        "ms apart to some {:.3g} MB/s: on every host sysctl net.ipv4.tcp_wmem='4096 16384 {}' "
+        "net.ipv4.tcp_rmem='4096 131072 {}'",
+        model.window / (1 << 20), round_trip * 500.0, model.window / round_trip * 1e-6,
+        static_cast<std::int64_t>(kPairWindow), static_cast<std::int64_t>(2.0 * kPairWindow)));
+  }
+  return warnings;
 }
 
 std::string to_json(const NetworkModel& model) {
@@ -110,6 +122,7 @@ std::string to_json(const NetworkModel& model) {
   result["direct"] = model.direct;
   result["spare_cores"] = model.spare_cores;
   result["both_directions"] = model.both_directions;
+  result["window_bytes"] = model.window;
   result["noise"] = model.noise;
   return result.dump(2) + "\n";
 }
@@ -144,6 +157,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
   // These keys are missing in files of older versions.
   if (json.contains("sum_bandwidth_gbs"))
     model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;
+  if (json.contains("window_bytes")) model.window = reader.number("window_bytes", 1);
   if (json.contains("noise")) model.noise = reader.number("noise", 0);
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;
   model.message_cpu = reader.number("message_cpu_ns_per_byte", 0) * 1e-9;

@@ -26,6 +26,9 @@ struct NetworkModel {
   std::vector<double> host_bandwidth;
   /// Bytes a second of a host's link under several concurrent sums over all ranks; 0: not measured
   double sum_bandwidth = 0.0;
+  /// Bytes of an exchange that are under way between two hosts at most: by default what Linux holds
+  /// of a connection
+  double window = 4 << 20;
   /// How many times as long as one of its directions alone an exchange between hosts takes (the
   /// largest of the hosts' medians over pairs): 1, or 2 if the link or its driver is half-duplex.
   double both_directions = 1.0;
@@ -48,8 +51,9 @@ struct NetworkModel {
   void derive_pair();
 };
 
-/// A warning with a remedy if links between hosts are half-duplex; otherwise empty.
-std::string half_duplex_warning(const NetworkModel& model);
+/// Warnings with remedies: of links between hosts that are half-duplex, and of longer ones than the
+/// kernels' buffers fill.
+std::vector<std::string> network_warnings(const NetworkModel& model);
 
 /// The file that `starling-topo measure --output` writes and `plan --measured` reads. The names of
 /// keys include the units: microseconds, gigabytes a second.

@@ -113,7 +113,7 @@ namespace {
 double restart_seconds(const NetworkModel& network, double idle) {
   constexpr double kFirstWindow = 14600.0, kHalvings = 9.0;  // as measured
   const double round_trip = 2.0 * network.between.latency,
-               needed = std::min(kPairWindow, network.between.bandwidth * round_trip);
+               needed = std::min(network.window, network.between.bandwidth * round_trip);
   const double halvings = idle / (0.2 + round_trip);
   return round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) *
          std::min(1.0, halvings / kHalvings);

@@ -109,13 +109,28 @@ TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is 
   for (const bool half : {false, true}) {
     CAPTURE(half);
     measure_slow_links(2, half, [half](const NetworkModel& model) {
-      const std::string warning = half_duplex_warning(model);
-      CHECK(warning.empty() == !half);
+      const std::vector<std::string> warnings = network_warnings(model);
+      REQUIRE(warnings.size() == (half ? 1 : 0));
       CHECK(network_from_json(to_json(model), "net.json").both_directions ==
             doctest::Approx(model.both_directions));
-      if (half) CHECK(warning.find("btl_tcp_flags") != std::string::npos);
+      if (half) CHECK(warnings[0].find("btl_tcp_flags") != std::string::npos);
     });
   }
+}
+
+TEST_CASE("planner/network: a link that kernels' buffers do not fill is named, with their sizes") {
+  NetworkModel model{.ranks = 2};
+  model.between = {0.05, 0.9 * model.window / 0.1};
+  REQUIRE(network_warnings(model).size() == 1);
+  CHECK(network_warnings(model)[0].find("hold 4 MiB of a connection, which limits a pair of hosts "
+                                        "50 ms apart to some 41.9 MB/s") != std::string::npos);
+  CHECK(network_warnings(model)[0].find("tcp_wmem='4096 16384 67108864'") != std::string::npos);
+  CHECK(network_from_json(to_json(model), "net.json").window == model.window);
+  model.between.bandwidth *= 0.5;
+  CHECK(network_warnings(model).empty());
+  model.window = 64 << 20;
+  model.between.bandwidth = 1e9;
+  CHECK(network_warnings(model).empty());
 }
 
 TEST_CASE(

@@ -54,13 +54,20 @@ TEST_CASE(
     CHECK(link.window.most() >= needed);
     CHECK(link.window.most() <= std::max(3.0, needed + 6.0));
   }
+  for (const double needed : {30.0, 60.0, 100.0}) {
+    Link link{0.001, 0.001 * needed};
+    (void)link.send(160);
+    CAPTURE(needed);
+    CHECK(link.send(160) <= 0.001 * (needed + 160.0) * 1.05);
+    CHECK(link.window.most() <= 2.0 * needed);
+  }
 }
 
 TEST_CASE(
     "comm/window: what a long link needs above the most is not tried, and a short link has the "
     "fewest") {
-  Link longest{0.001, 0.1};
-  (void)longest.send(500);
+  Link longest{0.0001, 0.1};
+  (void)longest.send(3000);
   CHECK(longest.window.most() == kMostPieces);
   Link near{0.002, 0.0001};
   (void)near.send(500);

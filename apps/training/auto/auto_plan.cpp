@@ -82,9 +82,8 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
   settings.direct = config.sync.transport.reads_parameters && !config.sync.mixer.encodes &&
                     backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);
-  if (const std::string warning = half_duplex_warning(network);
-      transport.rank() == 0 && !warning.empty())
-    log::warning("{}", warning);
+  for (const std::string& warning : network_warnings(network))
+    if (transport.rank() == 0) log::warning("{}", warning);
 
   std::string decision, text;
   if (transport.rank() == 0) {
