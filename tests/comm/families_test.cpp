@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <set>
@@ -9,16 +10,22 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
+#include "kernels/open_backend.h"
 #include "plain_families.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/soon.h"
 
 // The types of algorithms.md sections 3 to 5: against a plain rewriting of their formulas, and
 // against each other (section 9).
 
 using namespace starling;
 using nlohmann::json;
+using test::exact_job;
 using test::Job;
 using test::largest_difference;
 using test::mean_of;
@@ -737,6 +744,55 @@ TEST_CASE(
       }
     }
   }
+}
+
+/// Runs 3 periods, of which rank 1 does not end the first before all others have ended the second
+/// but for its last step: Error(kLost) where one of them waits for it.
+void run_ahead_of_one(const json& algorithm, const json& topology, const char* exchange) {
+  constexpr int kRanks = 4, kPeriod = 5;
+  Job job = exact_job(algorithm, topology, kDecayed);
+  job.algorithm["period"] = kPeriod;
+  job.exchange = exchange;
+  job.steps = 3 * kPeriod;
+  std::atomic<int> ahead{0};
+  std::atomic<bool> failed{false};
+  FakeWorld(kRanks, {.timeout_seconds = 2.0}).run([&](Transport& transport) {
+    const auto backend = open_backend(DeviceType::kCpu, 1);
+    Job own = job;
+    own.lr_at = [&](int step) {
+      if (transport.rank() != 1 && step == 2 * kPeriod - 1) ++ahead;
+      if (transport.rank() == 1 && step == kPeriod - 1)
+        CHECK(test::soon([&] { return ahead == kRanks - 1 || failed; }));
+      return job.lr;
+    };
+    try {
+      test::run_job(own, transport, *backend);
+    } catch (const Error&) {
+      failed = true;
+      throw;
+    }
+  });
+}
+
+TEST_CASE(
+    "comm/families: gossip_diloco waits for nobody until a period after its outer step, nor has it "
+    "a collective call") {
+  const json plain = with_type("gossip_diloco");
+  for (const char* type : {"ring", "one-peer-exp", "base-2", "static-ring"}) {
+    for (const char* exchange : {"fp32", "int8"}) {
+      CAPTURE(type);
+      CAPTURE(exchange);
+      CHECK_NOTHROW(run_ahead_of_one(plain, {{"type", type}}, exchange));
+    }
+  }
+  const auto stands = [](const json& algorithm) {
+    return test::error_of(ExitCode::kLost, [&] {
+      run_ahead_of_one(algorithm, {{"type", "ring"}}, "fp32");
+    });
+  };
+  CHECK(test::contains(stands(with_type("diloco")), "missing: rank 1"));
+  CHECK(test::contains(stands(with_type("gossip_diloco", {{"mix_differences", true}})),
+                       "missing: rank 1"));
 }
 
 TEST_CASE("comm/families: local SGD with the gradients of a node") {
