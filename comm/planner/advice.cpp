@@ -303,6 +303,24 @@ double expected_steps(double disagreement, int ranks) {
 
 std::vector<double> usual_bucket_sizes() { return {1, 4, 25, 100}; }
 
+namespace {
+
+/// What comes to a loss soonest.
+const PlannedChoice& soonest(const Advice& advice) {
+  const PlannedChoice& best = advice.choices[advice.best];
+  return advice.methods.front().seconds() * kTie < best.seconds() ? advice.methods.front() : best;
+}
+
+NetworkModel with_links(NetworkModel network, double factor) {
+  network.between.bandwidth *= factor;
+  network.sum_bandwidth *= factor;
+  for (double& link : network.host_bandwidth) link *= factor;
+  network.derive_pair();
+  return network;
+}
+
+}  // namespace
+
 Advice advise(const NetworkModel& network, const StepModel& step,
               const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing, bool methods) {
   register_builtin_algorithms();
@@ -331,7 +349,16 @@ Advice advise(const NetworkModel& network, const StepModel& step,
   advice.best = best_size(advice, advice.choices[advice.best]);
   advice.reason = reason_for(advice);
   prefer_default(advice);
-  if (methods) advice.methods = other_methods(planner, step);
+  if (!methods) return advice;
+  advice.methods = other_methods(planner, step);
+  for (const double factor : {0.1, 10.0}) {
+    if (network.hosts() == 1) break;
+    const NetworkModel other = with_links(network, factor);
+    Advice there = advise(other, step, bucket_mb, mixing);
+    Planner of_there(other, bucket_mb);
+    there.methods = other_methods(of_there, step);
+    advice.elsewhere.emplace_back(other.typical_link(), soonest(there));
+  }
   return advice;
 }
 
@@ -417,8 +444,8 @@ std::string advice_text(const Advice& advice, bool all) {
   }
   if (!advice.methods.back().known())
     text += "?: what it costs in learning has not been measured\n";
-  const PlannedChoice& first = advice.methods.front();
-  if (first.seconds() * kTie < best.seconds()) {
+  const PlannedChoice& first = soonest(advice);
+  if (&first != &best) {
     text += fmt::format("soonest: {}{}, {:.2f} × as soon as {}\n", first.method(),
                         first.topology.empty() ? "" : " over " + first.topology,
                         best.seconds() / first.seconds(), best.label());
@@ -426,6 +453,9 @@ std::string advice_text(const Advice& advice, bool all) {
     text += fmt::format("none of them is expected to be sooner than {} by more than {:.0f} %\n",
                         best.label(), (kTie - 1.0) * 100.0);
   }
+  for (const auto& [link, choice] : advice.elsewhere)
+    text += fmt::format("with links of {}: {}{}\n", quantity(8.0 * link, "bit/s"), choice.method(),
+                        choice.topology.empty() ? "" : " over " + choice.topology);
   return text;
 }
 
@@ -471,6 +501,11 @@ std::string advice_json(const Advice& advice) {
     result["methods"].back()["exchange"] =
         c.exchange.empty() ? nlohmann::json() : nlohmann::json(c.exchange);
   }
+  result["elsewhere"] = nlohmann::ordered_json::array();
+  for (const auto& [link, choice] : advice.elsewhere)
+    result["elsewhere"].push_back({{"hosts_bandwidth_gbs", link * 1e-9},
+                                   {"method", choice.method()},
+                                   {"topology", choice.topology}});
   return result.dump(2) + "\n";
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/algorithm.h"
@@ -48,6 +49,8 @@ struct Advice {
   std::vector<PlannedChoice> choices;  ///< fastest first
   /// Other algorithms, keys and exchanges, each with its best choice; shortest time to a loss first
   std::vector<PlannedChoice> methods;
+  /// With `methods`: what would be soonest where links between hosts carry so many bytes a second
+  std::vector<std::pair<double, PlannedChoice>> elsewhere;
   std::size_t best = 0;  ///< index of the recommendation in `choices`
   std::string reason;    ///< one line
   double compute = 0.0;  ///< seconds of a step without communication
@@ -67,7 +70,7 @@ std::vector<double> usual_bucket_sizes();
 /// Predicts all-reduce and `mixing` (default: gossip) on every topology that needs no further keys
 /// for this network. Recommends the fastest mixing of those within 2 % of the shortest expected
 /// time to a loss, so that all-reduce, which is exact, wins ties; of equally good bucket sizes, the
-/// nearest to the default. `methods`: also computes Advice::methods.
+/// nearest to the default. `methods`: also computes Advice::methods and Advice::elsewhere.
 Advice advise(const NetworkModel& network, const StepModel& step,
               const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing = nullptr,
               bool methods = false);

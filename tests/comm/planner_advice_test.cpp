@@ -187,6 +187,11 @@ TEST_CASE("planner/advice: what mixes far better is recommended over what is a l
     CHECK(found->prediction.step > 0.1);
     CHECK(found->prediction.sent > 0.0);
   }
+  // Links a tenth as fast ask for fewer bytes, and those ten times as fast for none to be saved.
+  REQUIRE(advice.elsewhere.size() == 2);
+  CHECK(advice.elsewhere[0].first == doctest::Approx(0.1 * network.typical_link()));
+  CHECK(advice.elsewhere[0].second.prediction.sent < advice.elsewhere[1].second.prediction.sent);
+  CHECK(advice_text(advice, false).find("with links of 250 Gbit/s: ") != std::string::npos);
   // `auto` keeps the mathematics.
   for (const PlannedChoice& choice : advice.choices)
     CHECK((choice.algorithm == "gossip" || choice.algorithm == "allreduce"));
