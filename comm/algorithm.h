@@ -286,6 +286,8 @@ struct AlgorithmSteps {
   bool leaves_out = false;
   /// It resets the optimizer's step count now and then, so no other algorithm can continue the run
   bool restarts_updates = false;
+  /// Ranks may join after steps that this divides, with a neighbour's parameters and states; 0: not
+  std::int64_t joins_every = 0;
 };
 
 /// How an algorithm's exchanges travel.

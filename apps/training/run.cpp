@@ -26,6 +26,7 @@
 #include "apps/training/device/device.h"
 #include "apps/training/estimates/report.h"
 #include "apps/training/evaluate_model.h"
+#include "apps/training/joining.h"
 #include "apps/training/lr_find.h"
 #include "apps/training/output/version.h"
 #include "apps/training/output_folder.h"
@@ -36,11 +37,13 @@
 #include "apps/training/timeline.h"
 #include "apps/training/trainer.h"
 #include "apps/training/training_run.h"
+#include "apps/training/verify.h"
 #include "apps/training/world_check.h"
 #include "comm/agreement.h"
 #include "comm/mpi/launcher.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
+#include "comm/transports/staged.h"
 #include "core/backend.h"
 #include "core/console.h"
 #include "core/crash.h"
@@ -89,6 +92,16 @@ struct JobState {
   int initial_ranks = 0;  ///< of the first world; 0 before it
   std::string folder;     ///< the run's output folder; empty until it is known
   bool training = false;  ///< the present world has got as far as making its trainer
+
+  /// With `elastic.join`: who is in the job. Later worlds are made by it
+  std::shared_ptr<Membership> membership;
+  bool regroups = false;                ///< the next world, or this one, is made by it
+  double timeout_seconds = 300.0;       ///< of that
+  std::optional<SafetensorsFile> kept;  ///< this rank's state when the last world ended
+  std::string lost;                     ///< why it ended, if a rank was lost
+  int rank(const MpiSession& session) const {
+    return membership ? membership->rank() : session.rank();
+  }
 };
 
 /// Prepares the output folder on the first rank and broadcasts the result. Collective.
@@ -146,26 +159,43 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                const ShapeTrace& planned, Backend& backend, Transport& transport, JobState& job,
                bool is_process) {
   RunFolder folder = agree_on_folder(options, config, transport);
+  if (!options.join.empty()) folder.path = options.join;  // it may lie elsewhere on another host
   job.folder = folder.path;
   const CheckpointFolder checkpoints(folder.path);
   SafetensorsFile state;
-  if (folder.resume) {
+  std::optional<Handover> handover;
+  if (job.regroups) {
+    double most = job.initial_ranks;
+    if (transport.size() > 1) transport.world().max(&most, 1);
+    job.initial_ranks = static_cast<int>(most);
+    handover = plan_handover(job.kept ? &*job.kept : nullptr,
+                             folder.resume ? folder.resume_step : 0, config, transport);
+  }
+  if (handover) {
+    folder.resume = true;
+    folder.resume_step = handover->step;
+    config.length.stretches = handover->stretches;
+    if (job.kept) state = std::move(*job.kept);
+  } else if (folder.resume) {
     state = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
                               config);
-    for (const char* key : {"starling.companions", "starling.tokenizer"}) {
-      if (const auto entry = state.metadata.find(key); entry != state.metadata.end())
-        config.companions.insert(*entry);
-    }
   } else if (job.initial_ranks > site.ranks) {
     // Ranks were lost before the first checkpoint: as --elastic would continue from step 0
     config.length.stretches =
         continued({{.ranks = job.initial_ranks, .batch_size = config.length.batch_size}}, 0,
                   site.ranks, config.state.elastic);
   }
+  job.kept.reset();
+  for (const char* key : {"starling.companions", "starling.tokenizer"}) {
+    if (const auto entry = state.metadata.find(key); entry != state.metadata.end())
+      config.companions.insert(*entry);
+  }
   const bool other_ranks = is_mean_of_ranks(state);  // the checkpoint is of another number of them
   const std::string source =
-      checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
+      handover ? fmt::format("the state of rank {}", handover->from)
+               : checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   const auto changes_since_checkpoint = [&] {
+    if (handover) return std::vector<std::string>();  // of this run itself
     if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
     return check_resumable(state, source, config.resolved, config.written, transport.size(),
                            config.device.compute, other_ranks, &config.data.info);
@@ -203,6 +233,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     // A resumed run continues past the end that its summary is about.
     std::error_code ignored;
     if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", ignored);
+    if (job.membership) publish_job(folder.path, config, *job.membership);
   });
   if (transport.rank() == 0)
     print_header(config, site, trace, backend, folder, job, chosen, changed);
@@ -221,7 +252,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   job.training = true;
   at_stop_signal(AtStopSignal::kNote);
   Trainer trainer(config, site, trace, backend, transport);
-  TrainingRun run(trainer, folder.path);
+  TrainingRun run(trainer, folder.path, {job.membership.get(), [&](std::int64_t step) {
+                                           return why_not_one_more(options, config, site, step);
+                                         }});
+  if (handover) hand_over(*handover, state, transport);
   if (folder.resume) {
     trainer.resume(state, source);
     run.resume(state, source);
@@ -230,7 +264,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     trainer.initialise();
   }
   transport.world().barrier();
+  if (handover && trainer.algorithm().equality.any()) verify_replicas(trainer);
   const ExitCode result = run.run();
+  job.kept = run.take_kept();
 
   if (tracing) {
     device_trace->finish();
@@ -242,7 +278,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   if (any_rank_traces > 0.0)
     write_timeline(config.output.trace, tracing ? tracer.events(origin) : std::string(),
                    folder.path, transport);
+  if (job.kept) return result;
   if (transport.rank() == 0) {
+    if (job.membership) withdraw_job(folder.path);
     if (result == ExitCode::kStopped)
       say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",
           folder.path);
@@ -257,7 +295,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
 /// Builds the configured transport on top of the one for plain messages. Collective.
 std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
                                             const std::vector<Parameter*>& parameters,
-                                            std::unique_ptr<Transport> messages, Backend& backend) {
+                                            std::unique_ptr<Transport> messages, Backend& backend,
+                                            JobState& job) {
   const bool cpu = backend.device() == DeviceType::kCpu;
   on_all_ranks(*messages, [&] {
     if (cpu && !config.sync.transport.between_cpus) {
@@ -269,7 +308,9 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
            config.sync.transport.name);
     }
   });
-  if (messages->size() == 1) return messages;
+  const bool joins = config.state.elastic.join;
+  if (messages->size() == 1 && !joins) return messages;
+  if (job.regroups) return cpu ? std::move(messages) : make_staged_transport(std::move(messages));
   const bool own_cores =
       cores_of_rank(messages->world().local_size()) >= compute_threads(config.device, *messages);
   std::unique_ptr<Transport> made = config.sync.transport.make(
@@ -278,7 +319,8 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
        .timeout_seconds = config.sync.timeout_s,
        .max_ctas = config.sync.max_ctas,
        .own_cores = own_cores,
-       .identity = identity_of(config.resolved, contents_of(config.data.info), parameters)});
+       .identity = identity_of(config.resolved, contents_of(config.data.info), parameters),
+       .membership = joins ? &job.membership : nullptr});
   if (!made)
     fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
          transports().whose(config.sync.transport.name));
@@ -351,7 +393,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     return ExitCode::kOk;
   }
   if (session) session->expect_heartbeats(config.sync.heartbeat_s);
-  if (config.sync.timeout_s != 300.0) {
+  if (config.sync.timeout_s != 300.0 && !job.regroups) {
     transport.reset();
     transport = make_transport(config.sync.timeout_s);
   }
@@ -364,7 +406,11 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   }
   if (session && config.state.elastic.survive && options.evaluate.empty())
     enable_survival(config, *backend, *transport, *session);
-  transport = choose_transport(config, trace.ready_order, std::move(transport), *backend);
+  transport = choose_transport(config, trace.ready_order, std::move(transport), *backend, job);
+  job.timeout_seconds = config.sync.timeout_s;
+  if (job.membership)
+    job.membership->set_identity(
+        identity_of(config.written, contents_of(config.data.info), trace.ready_order));
   if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
   if (config.data.cache)
@@ -378,17 +424,37 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   return train(options, config, site, trace, *backend, *transport, job, session != nullptr);
 }
 
+/// The next world of a job that ranks join or have been lost in.
+std::unique_ptr<Transport> regroup(JobState& job) {
+  const int before = job.membership->size();
+  std::unique_ptr<Transport> transport = job.membership->regroup(job.timeout_seconds);
+  log::configure(transport->rank(), transport->size());
+  job.last_loss.reset();
+  if (job.lost.empty()) return transport;
+  // Of another cause than a lost rank, such as a message of another length, which would come again
+  if (transport->size() >= before)
+    fail_on_all_ranks(ExitCode::kLost, "transport", {}, "{}", job.lost);
+  job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = before};
+  return transport;
+}
+
 /// Runs, and after the loss of ranks runs again with the remaining ones, if the config and MPI
 /// allow it.
-ExitCode run_until_done(TrainOptions options, MpiSession& session) {
-  JobState job;
+ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job) {
+  if (!options.join.empty()) {
+    job.membership = ask_to_join(options, job.timeout_seconds);
+    job.regroups = true;
+  }
+  const auto make_transport = [&](double timeout_seconds) {
+    return job.regroups ? regroup(job) : session.make_transport(timeout_seconds);
+  };
   while (true) {
     job.training = false;
-    log::configure(session.rank(), session.size());
+    log::configure(job.rank(session), job.membership ? job.membership->size() : session.size());
     try {
-      return run_world(
-          options, [&](double timeout_seconds) { return session.make_transport(timeout_seconds); },
-          &session, job);
+      const ExitCode result = run_world(options, make_transport, &session, job);
+      if (!job.kept) return result;
+      job.regroups = true;
     } catch (const AgreedError& error) {
       if (!job.last_loss || job.training || error.code() != ExitCode::kUsage) throw;
       // The config does not work with the remaining number of ranks.
@@ -397,9 +463,15 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session) {
           "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
           job.last_loss->what, session.size(), job.last_loss->ranks_before, error.message());
     } catch (const Error& error) {
-      if (error.code() != ExitCode::kLost || !session.surviving()) throw;
-      job.last_loss = session.go_on_without_lost();
-      if (!job.last_loss) throw;
+      if (error.code() != ExitCode::kLost) throw;
+      if (job.membership && !job.membership->over()) {
+        job.lost = error.message();
+        job.regroups = true;
+      } else {
+        if (job.membership || !session.surviving()) throw;
+        job.last_loss = session.go_on_without_lost();
+        if (!job.last_loss) throw;
+      }
     }
     options.elastic = true;
     if (job.folder.empty()) continue;
@@ -437,15 +509,16 @@ int run_program(int argc, char** argv, bool& reports) {
   FlightRecorder& recorder = FlightRecorder::instance();
   recorder.set_rank(session.rank());
   install_crash_reports();
+  JobState job;
   try {
-    return static_cast<int>(run_until_done(std::move(options), session));
+    return static_cast<int>(run_until_done(std::move(options), session, job));
   } catch (const AgreedError& error) {
     // All ranks have this error: the lowest one that it happened on prints it.
     const int reporter = std::max(error.rank(), 0);
-    const bool own = error.rank() < 0 || error.rank() == session.rank();
+    const bool own = error.rank() < 0 || error.rank() == job.rank(session);
     recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther,
                    static_cast<int>(error.code()), error.what());
-    reports = session.rank() == reporter;
+    reports = job.rank(session) == reporter;
     if (reports) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1)
       return static_cast<int>(error.code());

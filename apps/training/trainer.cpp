@@ -163,7 +163,8 @@ Trainer::Part Trainer::part(std::size_t k) const {
   const auto& stretches = length_.stretches();
   std::int64_t came = 0;
   for (std::size_t i = 1; i < stretches.size(); ++i) {
-    if (stretches[i].ranks != stretches[i - 1].ranks) came = stretches[i].step;
+    if (stretches[i].ranks != stretches[i - 1].ranks && !stretches[i].joined)
+      came = stretches[i].step;
   }
   return {plan, phase.topology.get(), began, anew ? std::max(began, came) : began};
 }

@@ -61,14 +61,14 @@ double seconds_since(Clock::time_point begin) {
 
 }  // namespace
 
-TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
+TrainingRun::TrainingRun(Trainer& trainer, std::string folder, Joining joining)
     : trainer_(trainer),
       config_(trainer.config()),
       backend_(trainer.backend()),
       transport_(trainer.transport()),
       folder_(std::move(folder)),
       token_rates_(config_, trainer.target_flops(), backend_, transport_.size()),
-      stop_sum_(transport_, backend_, 2),
+      stop_sum_(transport_, backend_, 3),
       checkpoints_(
           transport_.world(), CheckpointFolder(folder_), config_.state.checkpoint.keep,
           [this](std::int64_t saved) {
@@ -76,7 +76,8 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
             if (progress_ && !last)
               progress_->message(fmt::format("checkpoint of step {} in {}", saved,
                                              CheckpointFolder(folder_).step_folder(saved)));
-          }) {
+          }),
+      joining_(std::move(joining)) {
   if (const std::string disturbed = token_rates_.disturbance();
       transport_.rank() == 0 && !disturbed.empty())
     log::warning("{}", disturbed);
@@ -129,7 +130,8 @@ ExitCode TrainingRun::run_steps() {
   bool stopped = owes_test_ && step() < total && !test(false);
   if (stopped) return ExitCode::kStopped;  // what it went on from is still there
   trainer_.take_wait_seconds();
-  while (step() < total && !stopped && !ended_early()) {
+  bool joins = false;
+  while (step() < total && !stopped && !joins && !ended_early()) {
     const auto begin = Clock::now();
     if (trainer_.step()) ++line_steps_;
     add_seconds(seconds_since(begin));
@@ -146,7 +148,9 @@ ExitCode TrainingRun::run_steps() {
     stopped = !last && stop_agreed();
     const bool tests = last || config_.evaluate.interval.due(step(), length);
     owes_test_ = tests && stopped;
-    const bool saves = last || stopped || config_.state.checkpoint.interval.due(step(), length);
+    joins = !last && !stopped && joins_now();
+    const bool saves =
+        last || stopped || joins || config_.state.checkpoint.interval.due(step(), length);
     if ((config_.sync.verify_checkpoints && saves) ||
         (config_.sync.verify_every > 0 && step() % config_.sync.verify_every == 0))
       verify_replicas(trainer_);
@@ -161,6 +165,11 @@ ExitCode TrainingRun::run_steps() {
   trainer_.finish();
   checkpoints_.finish();
   if (progress_) progress_->finish();
+  if (joins && !stopped && !ended_early()) {
+    kept_ = whole_state({}, true);
+    if (transport_.rank() == 0) joining_.membership->let_in();
+    return ExitCode::kOk;
+  }
   if (stopped) return ExitCode::kStopped;
   // A resumed run that had nothing left to do
   if (!result_ && !test(true)) return ExitCode::kStopped;
@@ -332,16 +341,32 @@ void TrainingRun::save_checkpoint(bool last) {
   // A GPU's tensors are read by this thread alone.
   const bool copies = !last || backend_.device() != DeviceType::kCpu;
   SafetensorsFile used = checkpoints_.take_used();
-  SafetensorsFile state = trainer_.state(copies ? std::move(used) : SafetensorsFile(), copies);
-  if (owes_test_) state.metadata[kOwesTest] = "1";
-  if (early_) state.metadata[kEarlyStopping] = early_->text();
-  checkpoints_.start(step(), std::move(state));
+  checkpoints_.start(step(), whole_state(copies ? std::move(used) : SafetensorsFile(), copies));
   // Between meetings no rank knows what all others have written.
   if (trainer_.algorithm().steps.leaves_out) checkpoints_.finish();
 }
 
+SafetensorsFile TrainingRun::whole_state(SafetensorsFile used, bool copies) {
+  SafetensorsFile state = trainer_.state(std::move(used), copies);
+  if (owes_test_) state.metadata[kOwesTest] = "1";
+  if (early_) state.metadata[kEarlyStopping] = early_->text();
+  return state;
+}
+
+bool TrainingRun::asked_to_join() {
+  if (!joining_.membership || transport_.rank() != 0 || !joining_.membership->asked()) return false;
+  const std::string why_not = joining_.why_not(step());
+  if (!why_not.empty()) joining_.membership->refuse(why_not);
+  return why_not.empty();
+}
+
+bool TrainingRun::joins_now() const {
+  return join_agreed_ && trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every == 0;
+}
+
 bool TrainingRun::stop_agreed() {
   if (transport_.size() == 1) {
+    join_agreed_ = join_agreed_ || asked_to_join();
     if (checkpoints_.pending() && !checkpoints_.busy()) checkpoints_.advance();
     return stop_requested();
   }
@@ -358,12 +383,14 @@ bool TrainingRun::stop_agreed() {
   if (stop_sum_.pending()) {
     const std::vector<double> told = stop_sum_.take();
     stop = told[0] > 0.0;
+    join_agreed_ = join_agreed_ || told[2] > 0.0;
     if (checkpoints_.pending() && asked_part_ == checkpoints_.part_number() && told[1] == 0.0)
       checkpoints_.advance();
   }
   if (stop) return true;
   asked_part_ = checkpoints_.part_number();
-  const double mine[] = {stop_requested() ? 1.0 : 0.0, checkpoints_.busy() ? 1.0 : 0.0};
+  const double mine[] = {stop_requested() ? 1.0 : 0.0, checkpoints_.busy() ? 1.0 : 0.0,
+                         !join_agreed_ && asked_to_join() ? 1.0 : 0.0};
   stop_sum_.start(mine, step());
   return false;
 }

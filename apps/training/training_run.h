@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "apps/training/async_sum.h"
 #include "apps/training/estimates/token_rates.h"
@@ -13,6 +15,7 @@
 #include "apps/training/state/checkpoint_writer.h"
 #include "apps/training/state/early_stopping.h"
 #include "apps/training/trainer.h"
+#include "comm/membership.h"
 #include "core/core_wait.h"
 
 namespace starling {
@@ -25,11 +28,19 @@ class TrainingRun {
   static constexpr const char* kOwesTest = "owes_test";
   /// Another: the state of early stopping.
   static constexpr const char* kEarlyStopping = "early_stopping";
-  TrainingRun(Trainer& trainer, std::string folder);
+  /// How ranks join a run; without a membership none do.
+  struct Joining {
+    Membership* membership;
+    /// Why the run cannot go on with one rank more from a step on; empty if it can. On rank 0
+    std::function<std::string(std::int64_t step)> why_not;
+  };
+  TrainingRun(Trainer& trainer, std::string folder, Joining joining = {});
   /// Continues from a checkpoint that the trainer has read.
   void resume(const SafetensorsFile& state, const std::string& source);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
   ExitCode run();
+  /// Not empty if run() has ended since a rank is about to join: this rank's state.
+  std::optional<SafetensorsFile> take_kept() { return std::exchange(kept_, std::nullopt); }
 
  private:
   ExitCode run_steps();
@@ -69,8 +80,13 @@ class TrainingRun {
   /// Writes the rest of the best checkpoint, when the model's tensors are the rank's own again.
   void save_best();
   /// Whether any rank got a stop signal. The same exchange tells whether ranks are still writing a
-  /// checkpoint.
+  /// checkpoint, and whether a process waits to join.
   bool stop_agreed();
+  /// On rank 0: whether a process waits that can be let in. Refuses those that cannot.
+  bool asked_to_join();
+  /// Whether a rank is to join after this step.
+  bool joins_now() const;
+  SafetensorsFile whole_state(SafetensorsFile used, bool copies);
   void write_summary();
   void add_seconds(double seconds);
   std::int64_t step() const { return trainer_.steps_done(); }
@@ -102,6 +118,9 @@ class TrainingRun {
   };
   std::deque<PostedLine> posted_;
   std::unique_ptr<AsyncSum> unused_sum_;
+  Joining joining_;
+  bool join_agreed_ = false;  ///< a process waits, and all ranks know it
+  std::optional<SafetensorsFile> kept_;
   std::int64_t stop_step_ = -1;  ///< at which ranks agreed to stop in a meeting; -1: none
   std::optional<EvaluationResult> result_;
   std::optional<CheckpointFolder::Best> best_;

@@ -274,7 +274,8 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                     .timing = "with a quorum takes what has come by then",
                     .undo = "\"quorum\": 0",
                     .leaves_out = waits_for_some,
-                    .restarts_updates = settings.states == StatesAt::kReset},
+                    .restarts_updates = settings.states == StatesAt::kReset,
+                    .joins_every = waits_for_some ? 0 : settings.period},
           .equality = equality,
           .cost = {.exchanges = {{.what = waits_for_some ? PlannedExchange::kGatheredModels
                                                          : PlannedExchange::kModels,

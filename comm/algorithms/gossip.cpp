@@ -266,7 +266,8 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
                        .always = settings.adapt_then_combine,
                        .mixes_states = settings.mix_states > 0},
           .steps = {.keys = step_keys_of(settings),
-                    .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0},
+                    .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
+                    .joins_every = 1},
           .growth = growth_of(settings),
           .cost = cost,
           .make = [settings](const AlgorithmSite& site) {

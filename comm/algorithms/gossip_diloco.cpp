@@ -115,7 +115,8 @@ AlgorithmPlan plan_gossip_diloco(ConfigSection& config) {
           .scratch = 1,
           .messages = {.encoding = encoding, .always = true},
           .steps = {.keys = {{"period", settings.period}},
-                    .restarts_updates = settings.states == StatesAt::kReset},
+                    .restarts_updates = settings.states == StatesAt::kReset,
+                    .joins_every = settings.period},
           .growth = {[period = settings.period](const OptimizerRule&) {
             return DisagreementModel{
                 .step = [](DisagreementModel::Numbers& z,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/membership.h"
 #include "comm/nccl/nccl.h"
 #include "comm/transport.h"
 #include "core/config.h"
@@ -27,6 +28,8 @@ struct TransportSite {
   NcclOpener open_nccl = starling::open_nccl;
   /// What all ranks have alike, by name, for transports that make connections of their own
   std::map<std::string, std::string> identity = {};
+  /// Not null: ranks may join later, and be lost. The transport then makes this
+  std::shared_ptr<Membership>* membership = nullptr;
 };
 
 /// The properties of a transport, known before ranks are connected, and how to make it. Members
@@ -40,6 +43,7 @@ struct TransportPlan {
   bool reads_parameters = false;
   /// It may use NCCL, whose communicators --dry-run counts
   bool counts_communicators = false;
+  bool lets_join = false;  ///< it can make TransportSite::membership
   /// Collective, with at least two ranks. `messages` is a transport between CPUs, for the control
   /// plane and as a fallback. AgreedError(kUsage) with the reason if the transport is not possible.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> messages,

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "comm/engine/wire.h"
@@ -50,12 +51,15 @@ Frame parse_frame(std::string_view first, const std::vector<std::size_t>& others
   const Frame frame{static_cast<Frame::Kind>(kind), get<std::int32_t>(first, 4),
                     get<std::int64_t>(first, 8), get<std::int64_t>(first, 16)};
   const bool two = frame.kind == Frame::Kind::kHello || frame.kind == Frame::Kind::kData ||
-                   frame.kind == Frame::Kind::kRefused;
+                   frame.kind == Frame::Kind::kRefused || frame.kind == Frame::Kind::kRoster;
   expect(others.size() == (two ? 1 : 0), "a message of {} parts", others.size() + 1);
   switch (frame.kind) {
     case Frame::Kind::kHello:
     case Frame::Kind::kRefused:
       expect(others[0] <= kMostTextBytes, "a greeting of {} bytes", others[0]);
+      break;
+    case Frame::Kind::kRoster:
+      expect(others[0] <= kMostRosterBytes, "a roster of {} bytes", others[0]);
       break;
     case Frame::Kind::kData:
       expect(frame.b >= 0 && static_cast<std::size_t>(frame.b) == others[0],
@@ -72,29 +76,69 @@ Frame parse_frame(std::string_view first, const std::vector<std::size_t>& others
   return frame;
 }
 
+namespace {
+
+using Json = nlohmann::json;
+
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json to_json(const Member& member) {
+  return {{"endpoint", member.endpoint}, {"host", member.host}};
+}
+
+Member to_member(const Json& json) {
+  const auto entry = [&](const char* key) {
+    expect(json.is_object() && json.contains(key) && json[key].is_string(), "a member without {}",
+           key);
+    auto text = json[key].get<std::string>();
+    expect(text.size() < 256, "a member with a {} of {} bytes", key, text.size());
+    return text;
+  };
+  Member member{entry("endpoint"), entry("host")};
+  expect(member.endpoint.starts_with("tcp://"), "a member that listens at {}",
+         shown(member.endpoint));
+  return member;
+}
+
+/// The object in a text, if it is of this version; otherwise only `version` is set.
+std::optional<Json> object_of(std::string_view text, const char* what, std::int64_t& version) {
+  Json json = Json::parse(text, nullptr, false);
+  expect(json.is_object() && json.contains("protocol") && json["protocol"].is_number_integer(),
+         "no {}", what);
+  version = json["protocol"].get<std::int64_t>();
+  return version == kZeroMqProtocol ? std::optional(std::move(json)) : std::nullopt;
+}
+
+bool has(const Json& json, const char* key, bool (Json::*is)() const noexcept) {
+  return json.contains(key) && (json[key].*is)();
+}
+
+}  // namespace
+
 std::string encode(const Hello& hello) {
-  return nlohmann::json{{"protocol", hello.protocol},
-                        {"job", hello.job},
-                        {"rank", hello.rank},
-                        {"identity", hello.identity}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text_of({{"protocol", hello.protocol},
+                  {"job", hello.job},
+                  {"generation", hello.generation},
+                  {"identity", hello.identity},
+                  {"member", to_json(hello.member)},
+                  {"joins", hello.joins}});
 }
 
 Hello parse_hello(std::string_view text) {
-  using Json = nlohmann::json;
-  const Json json = Json::parse(text, nullptr, false);
-  const auto has = [&](const char* key, auto is) {
-    return json.contains(key) && (json[key].*is)();
-  };
-  expect(json.is_object() && has("protocol", &Json::is_number_integer), "no greeting");
-  Hello hello{.protocol = json["protocol"].get<std::int64_t>()};
-  if (hello.protocol != kZeroMqProtocol) return hello;  // the rest may have another form
-  expect(has("job", &Json::is_string) && has("rank", &Json::is_number_integer) &&
-             has("identity", &Json::is_object),
-         "a greeting without job, rank and identity");
+  Hello hello;
+  const std::optional<Json> found = object_of(text, "greeting", hello.protocol);
+  if (!found) return hello;  // the rest may have another form
+  const Json& json = *found;
+  expect(has(json, "job", &Json::is_string) && has(json, "generation", &Json::is_number_integer) &&
+             has(json, "identity", &Json::is_object) && has(json, "member", &Json::is_object) &&
+             has(json, "joins", &Json::is_boolean),
+         "a greeting without job, generation, identity, member and joins");
   hello.job = json["job"].get<std::string>();
-  const auto rank = json["rank"].get<std::int64_t>();
-  hello.rank = rank < 0 || rank > (1 << 30) ? -1 : static_cast<int>(rank);
+  hello.generation = json["generation"].get<std::int64_t>();
+  hello.member = to_member(json["member"]);
+  hello.joins = json["joins"].get<bool>();
   for (const auto& [key, value] : json["identity"].items()) {
     expect(value.is_string(), "a greeting whose identity is not of texts");
     hello.identity[key] = value.get<std::string>();
@@ -102,7 +146,35 @@ Hello parse_hello(std::string_view text) {
   return hello;
 }
 
-std::string why_refused(const Hello& mine, const Hello& theirs, int ranks) {
+std::string encode(const Roster& roster) {
+  Json json{{"protocol", kZeroMqProtocol},
+            {"job", roster.job},
+            {"generation", roster.generation},
+            {"members", Json::array()}};
+  for (const Member& member : roster.members) json["members"].push_back(to_json(member));
+  return text_of(json);
+}
+
+Roster parse_roster(std::string_view text) {
+  std::int64_t version = 0;
+  const std::optional<Json> found = object_of(text, "list of ranks", version);
+  expect(found.has_value(), "a list of ranks of version {} of the protocol, not {}", version,
+         kZeroMqProtocol);
+  const Json& json = *found;
+  expect(has(json, "job", &Json::is_string) && has(json, "generation", &Json::is_number_integer) &&
+             has(json, "members", &Json::is_array) && !json["members"].empty(),
+         "a list of ranks without job, generation and members");
+  Roster roster{json["job"].get<std::string>(), json["generation"].get<std::int64_t>()};
+  for (const Json& member : json["members"]) roster.members.push_back(to_member(member));
+  for (std::size_t i = 1; i < roster.members.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j)
+      expect(roster.members[i].endpoint != roster.members[j].endpoint,
+             "a list of ranks of which two listen at {}", shown(roster.members[i].endpoint));
+  }
+  return roster;
+}
+
+std::string why_refused(const Hello& mine, const Hello& theirs) {
   if (theirs.protocol != mine.protocol)
     return fmt::format(
         "it speaks version {} of the protocol, this job version {}; install the "
@@ -115,8 +187,8 @@ std::string why_refused(const Hello& mine, const Hello& theirs, int ranks) {
       return fmt::format("its {} is {}, this job's is {}", key, shown(other->second), shown(value));
   }
   if (theirs.job != mine.job) return "it is a rank of another job";
-  if (theirs.rank < 0 || theirs.rank >= ranks || theirs.rank == mine.rank)
-    return fmt::format("it says that it is rank {} of {}, which it cannot be", theirs.rank, ranks);
+  if (!theirs.joins && theirs.generation != mine.generation)
+    return "the job has gone on without it";
   return {};
 }
 

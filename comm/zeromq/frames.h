@@ -14,22 +14,24 @@ namespace starling::detail {
 inline constexpr std::size_t kMostMessageBytes = 64u << 20;
 /// Of a Hello, or a reason.
 inline constexpr std::size_t kMostTextBytes = 4096;
+inline constexpr std::size_t kMostRosterBytes = 1u << 20;
 /// The version of this format; ranks of another one are refused.
-inline constexpr std::int64_t kZeroMqProtocol = 1;
+inline constexpr std::int64_t kZeroMqProtocol = 2;
 
 /// The first part of every message between ranks.
 struct Frame {
   enum class Kind : std::uint32_t {
-    kHello,   ///< the first on a connection; a second part: the Hello
-    kData,    ///< the second part has `b` bytes; `a`: MessageTag::place
-    kOffer,   ///< a message of `b` bytes waits for kReady; `a`: its place
-    kReady,   ///< there is memory for that message
-    kAsk,     ///< is answered with kAnswer
-    kAnswer,  ///< step `a`, bucket `b` as last noted
-    kBye,     ///< this rank needs nothing more
-    kRefused  ///< answers a Hello; the second part: why, in one line
+    kHello,    ///< the first on a connection; a second part: the Hello
+    kData,     ///< the second part has `b` bytes; `a`: MessageTag::place
+    kOffer,    ///< a message of `b` bytes waits for kReady; `a`: its place
+    kReady,    ///< there is memory for that message
+    kAsk,      ///< is answered with kAnswer
+    kAnswer,   ///< step `a`, bucket `b` as last noted
+    kBye,      ///< this rank needs nothing more
+    kRefused,  ///< answers a Hello; the second part: why, in one line
+    kRoster    ///< who is in the job from now on; the second part: the Roster
   };
-  static constexpr std::uint32_t kKinds = 8;
+  static constexpr std::uint32_t kKinds = 9;
   Kind kind = Kind::kHello;
   std::int32_t tag = 0;
   std::int64_t a = 0, b = 0;
@@ -41,18 +43,37 @@ FrameBytes encode(const Frame& frame);
 /// used. Error(kUsage) if it is none of this format.
 Frame parse_frame(std::string_view first, const std::vector<std::size_t>& others);
 
+/// Where a rank listens, and the name of its host.
+struct Member {
+  std::string endpoint, host;
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
 /// What a process says of itself when it connects.
 struct Hello {
   std::int64_t protocol = kZeroMqProtocol;
-  std::string job;  ///< drawn by the first rank at the start
-  int rank = 0;
+  std::string job;              ///< drawn by the first rank at the start
+  std::int64_t generation = 0;  ///< Roster::generation
   /// What all processes of a job have alike, and its value or digest: "version", "config", …
   std::map<std::string, std::string> identity = {};
+  Member member = {};  ///< itself; a rank is known by it
+  bool joins = false;  ///< it is none of the ranks, and asks to join
 };
 std::string encode(const Hello& hello);
 /// Error(kUsage) if it is none.
 Hello parse_hello(std::string_view text);
-/// Why a process that says `theirs` is not a rank of this job of `ranks`; empty: it is.
-std::string why_refused(const Hello& mine, const Hello& theirs, int ranks);
+
+/// The ranks of a job, in order.
+struct Roster {
+  std::string job = {};
+  std::int64_t generation = 0;  ///< how often ranks have changed since the start
+  std::vector<Member> members = {};
+};
+std::string encode(const Roster& roster);
+/// Ignores other entries of the object. Error(kUsage) if it is none, or of another version.
+Roster parse_roster(std::string_view text);
+/// Why a process that says `theirs` does not belong to the job of one that says `mine`; empty: it
+/// does.
+std::string why_refused(const Hello& mine, const Hello& theirs);
 
 }  // namespace starling::detail

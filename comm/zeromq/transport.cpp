@@ -17,9 +17,12 @@ TransportPlan zeromq_plan(ConfigSection& keys) {
             "file of 64 hexadecimal digits, the same on every host and readable by its owner "
             "alone, by which ranks know each other; empty: drawn at the start and told over MPI");
   return {
+      .lets_join = true,
       .make = [settings](std::unique_ptr<Transport> messages, const TransportSite& site) mutable {
         settings.identity = site.identity;
-        auto made = make_zeromq_transport(std::move(messages), settings, site.timeout_seconds);
+        settings.lets_join = site.membership != nullptr;
+        auto made = make_zeromq_transport(std::move(messages), settings, site.timeout_seconds,
+                                          site.membership);
         return site.backend.device() == DeviceType::kCpu ? std::move(made)
                                                          : make_staged_transport(std::move(made));
       }};

@@ -4,11 +4,13 @@
 #include <memory>
 #include <string>
 
+#include "comm/membership.h"
 #include "comm/transports/plan.h"
 
 // This folder: messages between processes and hosts over ZeroMQ, encrypted and authenticated
 // (CurveZMQ). Only files in it include zmq.h.
 // - transport: settings and plan; wire: ranks, connections and messages, for comm/engine
+// - port: where a process listens while it is in a job; membership: jobs, and joining one
 // - sockets: ZeroMQ's calls; frames: the format of messages; secret: the secret that ranks share
 // - address: of a network interface
 // - no_zeromq: in place of the rest in a build without ZeroMQ
@@ -23,6 +25,7 @@ struct ZeroMqSettings {
   std::string interface = {};
   /// File of the secret (read_secret()); empty: one is drawn and told over `messages`
   std::string secret = {};
+  bool lets_join = false;  ///< see Membership
   /// What all ranks have alike, by name: refused otherwise, which names the first that differs
   std::map<std::string, std::string> identity = {};
 };
@@ -32,7 +35,14 @@ struct ZeroMqSettings {
 /// each other.
 std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> messages,
                                                  const ZeroMqSettings& settings,
-                                                 double timeout_seconds);
+                                                 double timeout_seconds,
+                                                 std::shared_ptr<Membership>* membership = nullptr);
+
+/// Asks a running job to let this process in, and waits until it is: then regroup() connects it.
+/// `roster`: Membership::roster() of the job. Error(kUsage) with the reason if the job refuses it,
+/// or cannot be reached; (kLost) if the job is silent for longer than the limit.
+std::shared_ptr<Membership> join_zeromq_job(const std::string& roster,
+                                            const ZeroMqSettings& settings, double timeout_seconds);
 
 /// The value "zeromq" of `sync.transport`; reads its keys.
 TransportPlan zeromq_plan(ConfigSection& keys);

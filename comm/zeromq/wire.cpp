@@ -12,10 +12,9 @@
 #include "comm/agreement.h"
 #include "comm/engine/operation.h"
 #include "comm/flight.h"
-#include "comm/zeromq/address.h"
 #include "comm/zeromq/frames.h"
+#include "comm/zeromq/port.h"
 #include "comm/zeromq/sockets.h"
-#include "comm/zeromq/transport.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/running_clock.h"
@@ -71,6 +70,7 @@ struct Peer {
   }
 
   std::string endpoint, host;  ///< host: empty where it is this rank's
+  std::string refusal;         ///< why it has refused this rank's greeting
   Socket out;
   Monitor monitor;
   bool greeted = false, ended = false, refused = false;
@@ -100,12 +100,12 @@ struct Peer {
 
 class ZeroMqWire final : public Wire {
  public:
-  ZeroMqWire(std::unique_ptr<Transport> messages, const ZeroMqSettings& settings,
+  ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> messages,
              double timeout_seconds);
   ~ZeroMqWire() override;
 
   std::string name() const override { return "zeromq"; }
-  std::recursive_timed_mutex& lock() override { return mutex_; }
+  std::recursive_timed_mutex& lock() override { return port_->mutex; }
   std::unique_ptr<RequestSet> make_requests() override;
   std::shared_ptr<WireCall> make_call(Call kind, std::string what, std::vector<std::byte> mine,
                                       std::vector<int> counts, int root) override;
@@ -118,7 +118,7 @@ class ZeroMqWire final : public Wire {
   AwaitedRank known_of(int rank) const override;
   void revoke() override {}  // the closed connections tell the others
   bool abandon() override {
-    say_goodbye_ = false;
+    phase_ = Phase::kMeeting;
     peers_.clear();
     return false;
   }
@@ -127,30 +127,40 @@ class ZeroMqWire final : public Wire {
   Flag receive(std::byte* data, std::size_t bytes, int from, MessageTag tag);
 
  private:
-  void listen(const ZeroMqSettings& settings, const Keys& keys, bool one_host);
-  void connect(const std::vector<std::string>& endpoints, const Keys& keys, double limit_seconds);
+  /// Makes connections to these ranks of the roster, and sends greetings.
+  void call(const std::vector<int>& others);
+  /// Waits until they have greeted too. Error(code) that names one that has not.
+  void connect(const std::vector<int>& others, double limit_seconds, ExitCode code);
+  /// Why a rank does not greet; empty if it still may.
+  std::string why_silent(int other, double waited, double limit_seconds);
+  Roster meet_again();
+  /// Those who are left, and who is let in, if this rank decides that.
+  Roster decide(const std::vector<int>& present);
+  /// From here on the ranks are those.
+  void become(const Roster& roster);
+  /// Fails for good: Membership::over().
+  template <class... Args>
+  [[noreturn]] void leave(fmt::format_string<Args...> format, Args&&... args);
+  void set_roster_ranks();
   void take(std::vector<Part>& parts);
+  void greet(const std::string& connection, const Hello& hello);
   void take(int from, const Frame& frame, Part* content);
   void look_at_connections();
-  /// Tells a process that has the secret why it is no rank of this job.
-  void refuse(const std::string& connection, const std::string& reason);
   void put(Peer& to, Key key, const std::byte* data, std::size_t bytes, const Flag& done);
   Peer& peer(int rank) { return *peers_.at(static_cast<std::size_t>(rank)); }
   const Peer& peer(int rank) const { return *peers_.at(static_cast<std::size_t>(rank)); }
 
   std::unique_ptr<Transport> messages_;  ///< of the same ranks
-  std::recursive_timed_mutex mutex_;
   double timeout_;
-  Context context_;
-  std::optional<Gatekeeper> gatekeeper_;
-  Socket in_;
+  std::shared_ptr<Port> port_;
   Hello hello_;
   std::vector<std::unique_ptr<Peer>> peers_;    ///< by rank; none for this one
   std::unordered_map<std::string, int> ranks_;  ///< of connections, by ZeroMQ's name for them
   Clock::time_point looked_{};
   Frame started_{.kind = Frame::Kind::kAnswer, .a = -1, .b = -1};
   int calls_ = 0;
-  bool say_goodbye_ = false;
+  enum class Phase : std::uint8_t { kMeeting, kOpen, kLeaving } phase_ = Phase::kMeeting;
+  std::optional<Roster> decided_;  ///< by the lowest rank that is left
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 
@@ -181,15 +191,6 @@ class ZeroMqRequests final : public RequestSet {
   std::vector<Flag> flags_;
 };
 
-/// Bytes of the first rank, on all.
-std::string from_first(World& world, const std::string& mine) {
-  return world.all_gather(world.rank() == 0 ? mine : std::string()).front();
-}
-template <class T>
-std::string as_text(const T& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// Why the other side has refused a greeting; empty if it has not.
 std::string refusal(Socket& socket) {
   const auto answer = socket.receive();
@@ -198,117 +199,212 @@ std::string refusal(Socket& socket) {
   return frame.kind == Frame::Kind::kRefused ? shown(answer->back().text(), 400) : std::string();
 }
 
-ZeroMqWire::ZeroMqWire(std::unique_ptr<Transport> messages, const ZeroMqSettings& settings,
+ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> messages,
                        double timeout_seconds)
-    : messages_(std::move(messages)), timeout_(timeout_seconds), in_(context_, ZMQ_ROUTER) {
-  World& world = messages_->world();
-  set_ranks(world.rank(), world.size(), world.local_rank(), world.local_size());
-  Secret secret{}, job{};
-  on_all_ranks(world, [&] {
-    if (!settings.secret.empty()) secret = read_secret(settings.secret);
-    if (world.rank() != 0) return;
-    if (settings.secret.empty()) secret = draw_secret();
-    job = draw_secret();
-  });
-  if (settings.secret.empty()) {
-    const std::string first = from_first(world, as_text(secret));
-    std::copy(first.begin(), first.end(), secret.begin());
+    : messages_(std::move(messages)), timeout_(timeout_seconds), port_(std::move(port)) {
+  const std::scoped_lock lock(port_->mutex);
+  set_roster_ranks();
+  if (messages_) {
+    hello_.identity = port_->identity;
+    on_all_ranks(*messages_, [&] {
+      const std::vector<int> others = partners_of(nullptr, size(), rank());
+      call(others);
+      connect(others, std::min(timeout_seconds, kMostConnectSeconds), ExitCode::kUsage);
+    });
+    phase_ = Phase::kOpen;
+    return;
   }
-  hello_.rank = rank();
-  hello_.identity = settings.identity;
-  for (const char byte : from_first(world, as_text(job)))
-    hello_.job += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  std::optional<Keys> keys;
-  on_all_ranks(world, [&] {
-    keys.emplace(secret);
-    listen(settings, *keys, world.local_size() == world.size());
-  });
-  const std::vector<std::string> endpoints = world.all_gather(in_.endpoint());
-  const std::vector<std::string> hosts = world.all_gather(host_name());
-  on_all_ranks(world,
-               [&] { connect(endpoints, *keys, std::min(timeout_seconds, kMostConnectSeconds)); });
-  for (const int other : partners_of(nullptr, size(), rank())) {
-    const std::string& host = hosts[static_cast<std::size_t>(other)];
-    if (host != host_name()) peer(other).host = host;
+  const bool joining = std::exchange(port_->joining, false);
+  if (!joining) ++hello_.generation;
+  const auto greet_early = [&] {
+    for (const auto& [connection, hello] : std::exchange(port_->early, {}))
+      greet(connection, hello);
+  };
+  try {
+    if (!joining) {
+      call(partners_of(nullptr, size(), rank()));
+      greet_early();
+      become(meet_again());
+    }
+    const std::vector<int> others = partners_of(nullptr, size(), rank());
+    std::vector<int> strangers;
+    std::copy_if(others.begin(), others.end(), std::back_inserter(strangers),
+                 [&](int k) { return !peers_[static_cast<std::size_t>(k)]; });
+    call(strangers);
+    greet_early();
+    connect(others, timeout_seconds, ExitCode::kLost);
+    phase_ = Phase::kOpen;
+    greet_early();
+  } catch (...) {
+    abandon();
+    throw;
   }
-  say_goodbye_ = true;
 }
 
-void ZeroMqWire::listen(const ZeroMqSettings& settings, const Keys& keys, bool one_host) {
-  gatekeeper_.emplace(context_, keys);
-  keys.serve(in_);
-  in_.set(ZMQ_RCVHWM, 0);
-  const auto most = static_cast<std::int64_t>(kMostMessageBytes);
-  zmq_check(zmq_setsockopt(in_.get(), ZMQ_MAXMSGSIZE, &most, sizeof most), "zmq_setsockopt");
-  const std::string address =
-      one_host && settings.interface.empty() ? "127.0.0.1" : address_of(settings.interface);
-  const std::string port = settings.port == 0 ? "*" : std::to_string(settings.port + local_rank());
-  if (settings.port + local_rank() > 65535 ||
-      zmq_bind(in_.get(), fmt::format("tcp://{}:{}", address, port).c_str()) != 0)
-    fail(
-        ExitCode::kUsage, "config", {.key = "sync.transport.port"},
-        "rank {} on host {} cannot listen at {}:{}: {}; give another port, or 0 for one of the "
-        "system's choice",
-        rank(), host_name(), address, port,
-        settings.port + local_rank() > 65535 ? "there is no such port" : zmq_strerror(zmq_errno()));
+void ZeroMqWire::set_roster_ranks() {
+  const std::vector<Member>& members = port_->roster.members;
+  int local_rank = 0, local_size = 0;
+  for (int k = 0; k < static_cast<int>(members.size()); ++k) {
+    if (members[static_cast<std::size_t>(k)].host !=
+        members[static_cast<std::size_t>(port_->rank)].host)
+      continue;
+    if (k < port_->rank) ++local_rank;
+    ++local_size;
+  }
+  set_ranks(port_->rank, static_cast<int>(members.size()), local_rank, local_size);
+  hello_ = {.job = port_->roster.job,
+            .generation = port_->roster.generation,
+            .member = members[static_cast<std::size_t>(port_->rank)]};
+  peers_.resize(members.size());
 }
 
-void ZeroMqWire::connect(const std::vector<std::string>& endpoints, const Keys& keys,
-                         double limit_seconds) {
+void ZeroMqWire::call(const std::vector<int>& others) {
   const std::string text = encode(hello_);
   const FrameBytes frame = encode(Frame{.kind = Frame::Kind::kHello});
-  peers_.resize(endpoints.size());
-  const std::vector<int> others = partners_of(nullptr, size(), rank());
   for (const int other : others) {
+    const Member& member = port_->roster.members[static_cast<std::size_t>(other)];
     auto& made = peers_[static_cast<std::size_t>(other)];
-    made = std::make_unique<Peer>(context_, keys, endpoints[static_cast<std::size_t>(other)],
-                                  fmt::format("rank-{}", other));
+    made = std::make_unique<Peer>(port_->context, port_->keys, member.endpoint,
+                                  fmt::format("{}-{}", hello_.generation, member.endpoint));
+    if (member.host != port_->roster.members[static_cast<std::size_t>(rank())].host)
+      made->host = member.host;
     if (made->out.send({frame.data(), frame.size()}, true)) made->out.send(text);
   }
+}
+
+std::string ZeroMqWire::why_silent(int other, double waited, double limit_seconds) {
+  Peer& one = peer(other);
+  if (one.refusal.empty()) one.refusal = refusal(one.out);
+  if (!one.refusal.empty()) return "refuses it: " + one.refusal;
+  if (one.greeted) return {};
+  if (one.refused)
+    return "does not accept this rank's secret; the file of sync.transport.secret must be the same "
+           "on every host";
+  const std::string network =
+      "sync.transport.interface names the network between the hosts, sync.transport.port what a "
+      "firewall lets through";
+  if (one.closed) return "cannot be reached: connection refused; " + network;
+  if (waited > limit_seconds)
+    return fmt::format("has not connected to {} within {:g} s; {}", port_->in.endpoint(),
+                       limit_seconds, network);
+  return {};
+}
+
+void ZeroMqWire::connect(const std::vector<int>& others, double limit_seconds, ExitCode code) {
   const auto begin = Clock::now();
-  const auto why_not = [&](Peer& one) -> std::string {
-    if (one.greeted) return {};
-    if (one.refused)
-      return "does not accept this rank's secret; the file of sync.transport.secret must be the "
-             "same on every host";
-    const std::string network =
-        "sync.transport.interface names the network between the hosts, sync.transport.port what a "
-        "firewall lets through";
-    if (one.closed) return "cannot be reached: connection refused; " + network;
-    if (Clock::seconds_since(begin) > limit_seconds)
-      return fmt::format("has not connected to {} within {:g} s; {}", in_.endpoint(), limit_seconds,
-                         network);
-    return {};
-  };
   std::optional<ErrorParts> failed;
   Clock::time_point failed_at{};
-  const auto note = [&](int other, const std::string& reason) {
-    if (reason.empty() || failed) return;
-    failed_at = Clock::now();
-    failed = {.component = "zeromq",
-              .what = fmt::format("rank {} on host {}: rank {} at {} {}", rank(), host_name(),
-                                  other, peer(other).endpoint, reason)};
-  };
   while (true) {
     poll();
     bool complete = true;
     for (const int other : others) {
-      const std::string reason = refusal(peer(other).out);
-      note(other, reason.empty() ? why_not(peer(other)) : "refuses it: " + reason);
+      const std::string reason = why_silent(other, Clock::seconds_since(begin), limit_seconds);
+      if (!reason.empty() && !failed) {
+        failed_at = Clock::now();
+        failed = {.component = "zeromq",
+                  .what = fmt::format("rank {} on host {}: rank {} at {} {}", rank(), host_name(),
+                                      other, peer(other).endpoint, reason)};
+      }
       complete = complete && peer(other).greeted;
     }
     // The others are to find out as well, each for itself.
     if (failed && Clock::seconds_since(failed_at) > kFailedSeconds) {
       abandon();
-      throw Error(ExitCode::kUsage, *failed);
+      throw Error(code, *failed);
     }
     if (complete && !failed) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
+template <class... Args>
+void ZeroMqWire::leave(fmt::format_string<Args...> format, Args&&... args) {
+  port_->over = true;
+  fail(ExitCode::kLost, "zeromq", format, std::forward<Args>(args)...);
+}
+
+Roster ZeroMqWire::meet_again() {
+  const auto begin = Clock::now();
+  std::string why;  // of one that is not there
+  while (!decided_) {
+    poll();
+    std::vector<int> present{rank()};
+    bool complete = true;
+    for (const int other : partners_of(nullptr, size(), rank())) {
+      Peer& one = peer(other);
+      const std::string reason = why_silent(other, Clock::seconds_since(begin), timeout_);
+      if (!reason.empty()) why = fmt::format("rank {} at {} {}", other, one.endpoint, reason);
+      if (one.greeted && !one.closed && reason.empty())
+        present.push_back(other);
+      else
+        complete = complete && (one.closed || !reason.empty());
+    }
+    std::sort(present.begin(), present.end());
+    if (complete && present.front() == rank() && !decided_) decided_ = decide(present);
+    if (Clock::seconds_since(begin) > 2 * timeout_ + kFailedSeconds)
+      leave("rank {} has waited {:g} s for rank {} to say who is left{}{}", rank(), 2 * timeout_,
+            present.front(), why.empty() ? "" : "; ", why);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::size_t ranks = port_->roster.members.size();
+  std::size_t left = 0;
+  for (const Member& member : decided_->members)
+    left += std::count(port_->roster.members.begin(), port_->roster.members.end(), member) > 0;
+  // Of two parts that do not reach each other one goes on at most.
+  if (2 * left < ranks ||
+      (2 * left == ranks && decided_->members.front() != port_->roster.members.front()))
+    leave("only {} of {} ranks are left, which may be the smaller part{}{}", left, ranks,
+          why.empty() ? "" : ": ", why);
+  return *decided_;
+}
+
+Roster ZeroMqWire::decide(const std::vector<int>& present) {
+  Roster roster{hello_.job, hello_.generation};
+  for (const int k : present)
+    roster.members.push_back(port_->roster.members[static_cast<std::size_t>(k)]);
+  std::optional<Port::Waiting> joiner;
+  if (std::exchange(port_->admits, false) && port_->anybody_waits()) {
+    joiner = port_->waiting.front();
+    port_->waiting.erase(port_->waiting.begin());
+    roster.members.push_back(joiner->member);
+  }
+  const std::string text = encode(roster);
+  const Frame frame{.kind = Frame::Kind::kRoster};
+  for (const int k : present) {
+    const FrameBytes bytes = encode(frame);
+    if (k != rank() && peer(k).out.send({bytes.data(), bytes.size()}, true)) peer(k).out.send(text);
+  }
+  if (joiner) port_->send(joiner->connection, frame, text);
+  return roster;
+}
+
+void ZeroMqWire::become(const Roster& roster) {
+  const std::vector<Member> before = std::exchange(port_->roster, roster).members;
+  std::vector<std::unique_ptr<Peer>> old = std::exchange(peers_, {});
+  std::unordered_map<int, int> renamed;
+  const Member own = before[static_cast<std::size_t>(rank())];
+  const auto mine = std::find(roster.members.begin(), roster.members.end(), own);
+  if (mine == roster.members.end())
+    leave("the others go on without rank {}, which they did not reach in time", rank());
+  port_->rank = static_cast<int>(mine - roster.members.begin());
+  set_roster_ranks();
+  for (std::size_t k = 0; k < before.size(); ++k) {
+    const auto place = std::find(roster.members.begin(), roster.members.end(), before[k]);
+    if (place == roster.members.end() || before[k] == own) continue;
+    const auto now = static_cast<int>(place - roster.members.begin());
+    peers_[static_cast<std::size_t>(now)] = std::move(old[k]);
+    renamed[static_cast<int>(k)] = now;
+  }
+  for (auto it = ranks_.begin(); it != ranks_.end();) {
+    const auto now = renamed.find(it->second);
+    it = now == renamed.end() ? ranks_.erase(it) : (it->second = now->second, std::next(it));
+  }
+}
+
 ZeroMqWire::~ZeroMqWire() {
-  if (!say_goodbye_ || std::uncaught_exceptions() > exceptions_at_start_) return;
+  const std::scoped_lock lock(port_->mutex);
+  if (phase_ != Phase::kOpen || std::uncaught_exceptions() > exceptions_at_start_) return;
+  phase_ = Phase::kLeaving;
   try {
     // A rank says goodbye when it has received all it needs. Until the others have done so, what
     // was sent to them may still be in ZeroMQ's buffers.
@@ -413,14 +509,14 @@ Flag ZeroMqWire::receive(std::byte* data, std::size_t bytes, int from, MessageTa
 bool ZeroMqWire::poll() {
   bool any = false;
   for (int taken = 0; taken < kMostTaken; ++taken) {
-    auto parts = in_.receive();
+    auto parts = port_->in.receive();
     if (!parts) break;
     any = true;
     take(*parts);
   }
-  if (Clock::now() - looked_ > kLookAfter || !say_goodbye_) {
+  if (Clock::now() - looked_ > kLookAfter || phase_ != Phase::kOpen) {
     looked_ = Clock::now();
-    gatekeeper_->poll();
+    port_->gatekeeper.poll();
     look_at_connections();
   }
   return any;
@@ -437,17 +533,13 @@ void ZeroMqWire::take(std::vector<Part>& parts) {
     if (known != ranks_.end()) {
       take(known->second, frame, parts.size() > 2 ? &parts[2] : nullptr);
     } else if (frame.kind == Frame::Kind::kHello) {
-      const Hello hello = parse_hello(parts[2].text());
-      std::string reason = why_refused(hello_, hello, size());
-      if (reason.empty() && peer(hello.rank).greeted)
-        reason = fmt::format("there is a rank {} already", hello.rank);
-      if (!reason.empty()) {
-        refuse(connection, reason);
-        return;
+      greet(connection, parse_hello(parts[2].text()));
+    } else if (frame.kind == Frame::Kind::kAsk) {
+      for (Port::Waiting& one : port_->waiting) {
+        if (one.connection != connection) continue;
+        one.heard = Clock::now();
+        port_->send(connection, started_);
       }
-      peer(hello.rank).greeted = true;
-      peer(hello.rank).heard = Clock::now();
-      ranks_[connection] = hello.rank;
     }
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
@@ -457,10 +549,30 @@ void ZeroMqWire::take(std::vector<Part>& parts) {
   }
 }
 
-void ZeroMqWire::refuse(const std::string& connection, const std::string& reason) {
-  const FrameBytes frame = encode(Frame{.kind = Frame::Kind::kRefused});
-  if (in_.send(connection, true) && in_.send({frame.data(), frame.size()}, true))
-    in_.send(reason.substr(0, kMostTextBytes));
+void ZeroMqWire::greet(const std::string& connection, const Hello& hello) {
+  if (hello.joins) return port_->consider(connection, hello);
+  const std::vector<Member>& members = port_->roster.members;
+  const auto place = std::find(members.begin(), members.end(), hello.member);
+  // A joiner may know of its admission before this rank does.
+  const bool early =
+      phase_ == Phase::kMeeting && hello.generation == hello_.generation && place == members.end();
+  if (hello.job == hello_.job && (early || hello.generation > hello_.generation)) {
+    port_->early.emplace_back(connection, hello);
+    if (phase_ == Phase::kOpen)
+      fail(ExitCode::kLost, "zeromq", "the rank at {} goes on without one that it has lost",
+           hello.member.endpoint);
+    return;
+  }
+  std::string reason = why_refused(hello_, hello);
+  const auto other = static_cast<int>(place - members.begin());
+  if (reason.empty() && (place == members.end() || other == rank()))
+    reason = fmt::format("no other rank of this job listens at {}", hello.member.endpoint);
+  if (reason.empty() && peer(other).greeted)
+    reason = fmt::format("there is a rank {} already", other);
+  if (!reason.empty()) return port_->refuse(connection, reason);
+  peer(other).greeted = true;
+  peer(other).heard = Clock::now();
+  ranks_[connection] = other;
 }
 
 void ZeroMqWire::take(int from, const Frame& frame, Part* content) {
@@ -471,6 +583,12 @@ void ZeroMqWire::take(int from, const Frame& frame, Part* content) {
   switch (frame.kind) {
     case Frame::Kind::kHello:
     case Frame::Kind::kRefused: break;
+    case Frame::Kind::kRoster:
+      if (Roster roster = parse_roster(content->text()); phase_ == Phase::kMeeting &&
+                                                         roster.job == hello_.job &&
+                                                         roster.generation == hello_.generation)
+        decided_ = std::move(roster);
+      break;
     case Frame::Kind::kAsk: one.send(started_); break;
     case Frame::Kind::kAnswer: one.answer = frame; break;
     case Frame::Kind::kBye:
@@ -514,7 +632,8 @@ void ZeroMqWire::look_at_connections() {
     if (event == Monitor::Event::kRefused) one.refused = true;
     if (event != Monitor::Event::kNone && !one.closed) one.closed = Clock::now();
     const bool needed = !one.ended || !one.posted.empty() || !one.waiting.empty();
-    if (!say_goodbye_ || !one.closed || !needed || Clock::seconds_since(*one.closed) < kGoneSeconds)
+    if (phase_ == Phase::kMeeting || !one.closed || !needed ||
+        Clock::seconds_since(*one.closed) < kGoneSeconds)
       continue;
     fail(ExitCode::kLost, "zeromq", "rank {}{} is lost: {}", other,
          one.host.empty() ? "" : " on host " + one.host,
@@ -524,14 +643,12 @@ void ZeroMqWire::look_at_connections() {
 }
 
 }  // namespace
-}  // namespace detail
 
-std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> messages,
-                                                 const ZeroMqSettings& settings,
-                                                 double timeout_seconds) {
-  return detail::make_wire_transport(
-      std::make_unique<detail::ZeroMqWire>(std::move(messages), settings, timeout_seconds),
-      timeout_seconds);
+std::unique_ptr<Wire> make_zeromq_wire(std::shared_ptr<Port> port,
+                                       std::unique_ptr<Transport> messages,
+                                       double timeout_seconds) {
+  return std::make_unique<ZeroMqWire>(std::move(port), std::move(messages), timeout_seconds);
 }
 
+}  // namespace detail
 }  // namespace starling

@@ -40,6 +40,8 @@ TEST_CASE("refusals: arguments") {
 2 1 | an unknown kind of --list | models | --list modles
 2 1 | --confusion needs --evaluate | confusion | small.json --confusion x.csv
 2 1 | --elastic alone | --elastic requires --resume | small.json --elastic
+2 1 | --secret alone | --secret requires --join | small.json --secret x
+2 1 | a config of one's own | --join excludes|excludes --join | small.json --join x
 2 1 | a missing GPU | cuda|GPU | small.json --device cuda --output gpu | steps=1
 2 2 | a missing GPU on two ranks, told once | \[cuda\] | small.json --device cuda --output gpu
 2 1 | fp16 on a CPU | precision: fp16 needs a GPU; use (bf16 or )?fp32 | small.json --device cpu --output refused | precision=fp16
@@ -157,6 +159,10 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 0 1 | a momentum of 0 is one | "momentum": 0 | optimizer.momentum=0
 2 1 | an unknown way to go on | elastic\.keep: .*global_batch, rank_batch | elastic.keep=batch
 2 1 | yes or no | elastic\.survive: expected true or false | elastic.survive=2
+2 1 | nobody joins over MPI | elastic\.join: .*over sync\.transport zeromq alone, not mpi | elastic.join=true | sync.transport=mpi
+2 1 | nor an all-reduce | elastic\.join: .*cannot join all-reduce; allowed: gossip, gossip_diloco, or diloco | elastic.join=true | sync.transport=zeromq | sync.algorithm=allreduce
+2 1 | nor what is measured | elastic\.join: .*is auto | elastic.join=true | sync.transport=zeromq | sync.topology.type=auto
+0 1 | gossip is joined | "join": true | elastic.join=true | sync.transport=zeromq
 )table",
                "small.json --dry-run --json");
   for (const std::string setting :

@@ -211,20 +211,23 @@ TEST_CASE("comm/zeromq: strangers are refused in one line or not heard, and the 
     std::string hello, answer;  ///< none: it is not answered
   };
   const auto other = [&](const std::string& key) {
-    Hello hello{.job = "another", .identity = settings.identity};
+    Hello hello{.job = "another", .identity = settings.identity, .member = {"tcp://a:1", "a"}};
     if (!key.empty()) hello.identity[key] = "def";
     return hello;
   };
   Hello lacks = other("");
   lacks.identity.erase("version");
+  Hello joins = other("");
+  joins.joins = true;
   const std::vector<Row> rows = {
       {"noise", ""},
       {std::string(100'000, 'x'), ""},
-      {encode(Hello{.protocol = 2}), "it speaks version 2 of the protocol, this job version 1"},
+      {encode(Hello{.protocol = 1}), "it speaks version 1 of the protocol, this job version 2"},
       {encode(other("config")), "its config is def, this job's is abc"},
       {encode(other("version")), "its version is def, this job's is 1.0"},
       {encode(lacks), "it does not tell its version"},
       {encode(other("")), "it is a rank of another job"},
+      {encode(joins), "it is a rank of another job"},
   };
   const std::vector<std::function<void(detail::Socket&)>> ways = {
       [](detail::Socket&) {},                            // not encrypted
@@ -297,7 +300,8 @@ TEST_CASE("comm/zeromq: frames and greetings are refused before anything of them
   CHECK(contains(refused(bytes_of(data), {}), "a message of 1 parts"));
   CHECK(contains(refused(bytes_of(data), {400, 1}), "a message of 3 parts"));
   CHECK(contains(refused(bytes_of(data) + "x", {400}), "a first part of 25 bytes, not 24"));
-  CHECK(contains(refused(bytes_of({static_cast<Frame::Kind>(8)}), {}), "unknown kind 8"));
+  CHECK(contains(refused(bytes_of({static_cast<Frame::Kind>(9)}), {}), "unknown kind 9"));
+  CHECK(contains(refused(bytes_of({Frame::Kind::kRoster}), {(1 << 20) + 1}), "1048577 bytes"));
   CHECK(contains(refused(bytes_of({Frame::Kind::kOffer, -1, 0, 10}), {}), "tag -1"));
   CHECK(contains(refused(bytes_of({Frame::Kind::kOffer, 32768, 0, 10}), {}), "tag 32768"));
   CHECK(contains(refused(bytes_of({Frame::Kind::kReady, 0, 0, 1LL << 40}), {}),
@@ -305,29 +309,44 @@ TEST_CASE("comm/zeromq: frames and greetings are refused before anything of them
   CHECK(contains(refused(bytes_of({Frame::Kind::kData, 0, -8, 8}), {8}), "place -8"));
   CHECK(contains(refused(bytes_of({Frame::Kind::kHello}), {4097}), "a greeting of 4097 bytes"));
 
-  const Hello mine{.job = "abc", .rank = 1};
+  const detail::Member at{"tcp://127.0.0.1:1", "a"};
+  const Hello mine{.job = "abc", .generation = 3, .member = at};
   const auto answer = [&](const Hello& hello) {
-    return why_refused(mine, detail::parse_hello(encode(hello)), 3);
+    return why_refused(mine, detail::parse_hello(encode(hello)));
   };
-  CHECK(answer({.job = "abc", .rank = 2}).empty());
-  CHECK(contains(answer({.protocol = 2, .job = "abc", .rank = 2}), "version 2 of the protocol"));
-  CHECK(contains(answer({.job = "abd", .rank = 2}), "a rank of another job"));
+  CHECK(answer(mine).empty());
+  CHECK(contains(answer({.protocol = 1, .job = "abc"}), "version 1 of the protocol"));
+  CHECK(contains(answer({.job = "abd", .generation = 3, .member = at}), "a rank of another job"));
+  CHECK(contains(answer({.job = "abc", .generation = 2, .member = at}), "has gone on without it"));
+  CHECK(answer({.job = "abc", .generation = 2, .member = at, .joins = true}).empty());
   Hello alike = mine, other = mine;
   alike.identity = other.identity = {{"config", "12ab"}, {"version", "0.2.0"}};
-  other.rank = 2;
-  CHECK(why_refused(alike, detail::parse_hello(encode(other)), 3).empty());
+  CHECK(why_refused(alike, detail::parse_hello(encode(other))).empty());
   for (const char* key : {"config", "version"}) {
     Hello differs = other;
     differs.identity[key] = "0.1.0\n" + std::string(1000, 'x');
-    const std::string text = why_refused(alike, detail::parse_hello(encode(differs)), 3);
+    const std::string text = why_refused(alike, detail::parse_hello(encode(differs)));
     CHECK(contains(text, fmt::format("its {} is 0.1.0\\nxxx", key)));
     CHECK(contains(text, "this job's is " + alike.identity[key]));
     CHECK(text.size() < 200);
     differs.identity.erase(key);
-    CHECK(contains(why_refused(alike, differs, 3), fmt::format("it does not tell its {}", key)));
+    CHECK(contains(why_refused(alike, differs), fmt::format("it does not tell its {}", key)));
   }
-  for (const int rank : {-1, 1, 3})
-    CHECK(contains(answer({.job = "abc", .rank = rank}), "cannot be"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { detail::parse_hello(encode(Hello{})); }),
+                 "a member that listens at"));
+
+  const detail::Roster roster{"abc", 7, {at, {"tcp://127.0.0.1:2", "b"}}};
+  const detail::Roster same = detail::parse_roster(encode(roster));
+  CHECK(same.job == roster.job);
+  CHECK(same.generation == 7);
+  CHECK(same.members == roster.members);
+  const auto no_roster = [&](const std::string& text) {
+    return error_of(ExitCode::kUsage, [&] { detail::parse_roster(text); });
+  };
+  CHECK(contains(no_roster("[]"), "no list of ranks"));
+  CHECK(contains(no_roster(R"({"protocol": 1})"), "of version 1 of the protocol, not 2"));
+  CHECK(contains(no_roster(encode(detail::Roster{"abc"})), "without job, generation and members"));
+  CHECK(contains(no_roster(encode(detail::Roster{"abc", 1, {at, at}})), "two listen at tcp://127"));
 }
 
 }  // namespace starling::test

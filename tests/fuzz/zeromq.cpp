@@ -1,5 +1,5 @@
 // The messages of ranks over ZeroMQ: a frame of 24 bytes, then the sizes of further parts by a
-// byte; all of it as a greeting; and as a secret.
+// byte; all of it as a greeting, as a list of ranks, and as a secret.
 #include <algorithm>
 #include <cstring>
 
@@ -23,8 +23,14 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   });
   fuzz::reads_or_refuses([&] {
     const Hello hello = parse_hello(text);
-    if (why_refused({.job = "job", .rank = 1}, hello, 3).empty())
-      fuzz::expect(hello.job == "job" && (hello.rank == 0 || hello.rank == 2), "a rank of the job");
+    if (why_refused({.job = "job", .generation = 1}, hello).empty())
+      fuzz::expect(hello.job == "job" && (hello.joins || hello.generation == 1) &&
+                       hello.member.endpoint.starts_with("tcp://"),
+                   "a rank of the job, or one that asks to be");
+  });
+  fuzz::reads_or_refuses([&] {
+    const Roster roster = parse_roster(text);
+    fuzz::expect(parse_roster(encode(roster)).members == roster.members, "a roster is what it was");
   });
   return fuzz::reads_or_refuses([&] { parse_secret(text, "secret"); });
 }

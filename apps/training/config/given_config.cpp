@@ -27,6 +27,8 @@ nlohmann::json read_config(const TrainOptions& options) {
   nlohmann::json config = options.config.empty()
                               ? config_of_model(read_described(source, false), source)
                               : read_json_file(source);
+  if (!options.join.empty() && config.is_object())
+    config = config.value("config", nlohmann::json());
   if (!config.is_object())
     fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source,
          config.type_name());

@@ -25,8 +25,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.set_help_flag();
   app.add_flag("-h,--help", options.help, "print this text");
   app.add_flag("--version", options.version, "print version, commit and libraries");
-  app.add_option("config", options.config,
-                 "the config, a JSON file; with --resume it may be left out");
+  CLI::Option* const config = app.add_option(
+      "config", options.config, "the config, a JSON file; with --resume it may be left out");
   add_list(app, "--set", options.settings,
            "key.path=value: change a config key; the value is JSON or a plain string");
   CLI::Option* const output =
@@ -38,13 +38,23 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_flag("--elastic", options.elastic,
                "with --resume: go on with another number of ranks, as the config's `elastic` says")
       ->needs(resume);
+  CLI::Option* const join =
+      app.add_option("--join", options.join,
+                     "a folder of a run that is going on: be one rank more of it")
+          ->excludes(config)
+          ->excludes(output)
+          ->excludes(resume);
+  app.add_option("--secret", options.secret,
+                 "with --join: file of the run's secret (default: the config's, or RUN/secret)")
+      ->needs(join);
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace,
                  "write a timeline of all ranks for Perfetto or chrome://tracing");
   CLI::Option* const dry_run =
       app.add_flag("--dry-run", options.dry_run,
-                   "print data, topology, length, parameters, buckets and memory, and stop");
+                   "print data, topology, length, parameters, buckets and memory, and stop")
+          ->excludes(join);
   app.add_flag("--json", options.json,
                "with --dry-run: as JSON, with the resolved config and each bucket")
       ->needs(dry_run);
@@ -127,7 +137,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
            options.resume == "latest" ? ", or a config: starling-train CONFIG.json" : "");
   }
   const bool needs_config = !options.help && !options.version && !options.describe_config &&
-                            options.list.empty() && options.evaluate.empty();
+                            options.list.empty() && options.evaluate.empty() &&
+                            options.join.empty();
   if (needs_config && options.config.empty())
     fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");
   return options;

@@ -15,6 +15,23 @@
 namespace starling {
 namespace {
 
+void check_joining(const ConfigSection& root, const SyncSettings& sync) {
+  constexpr const char* kKey = "elastic.join";
+  if (!sync.transport.lets_join)
+    root.error(kKey, "is true, but ranks join over sync.transport zeromq alone, not {}; set that",
+               sync.transport.name);
+  if (sync.auto_algorithm || sync.auto_topology || sync.auto_bucket)
+    root.error(kKey,
+               "is true, but a key of sync is auto, which is measured at the start alone; name it");
+  for (const AlgorithmPlan* plan : sync.plans()) {
+    if (plan->steps.joins_every == 0)
+      root.error(kKey,
+                 "is true, but ranks cannot join {}; allowed: gossip, gossip_diloco, or diloco "
+                 "without a quorum",
+                 plan->label());
+  }
+}
+
 TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use = {}) {
   TrainConfig config;
   load_plugins(root.texts(
@@ -63,6 +80,10 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
       root.error("cuda_graphs", "is true, but {}; allowed here: auto, false", why);
   }
   config.state.elastic = read_elastic(root);
+  if (config.state.elastic.join) check_joining(root, config.sync);
+  if (config.state.elastic.join && config.state.elastic.survive)
+    root.error("elastic.survive",
+               "is true, and so is join, which goes on over ZeroMQ; leave one of them out");
   config.evaluate = read_evaluate(root, config.data.info);
   std::vector<MetricValue> tested = tested_values(*config.task, config.data.info, *config.model);
   const std::size_t own = tested.size();

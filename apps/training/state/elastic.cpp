@@ -148,7 +148,8 @@ void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file
     json.push_back({{"step", stretch.step},
                     {"ranks", stretch.ranks},
                     {"batch_size", stretch.batch_size},
-                    {"wanted", stretch.wanted}});
+                    {"wanted", stretch.wanted},
+                    {"joined", stretch.joined}});
   file.metadata[kStretches] = json.dump();
 }
 
@@ -165,7 +166,7 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
   try {
     for (const auto& item : json)
       stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size"),
-                           item.value("wanted", std::int64_t{0})});
+                           item.value("wanted", std::int64_t{0}), item.value("joined", false)});
   } catch (const nlohmann::json::exception&) {
     damaged();
   }

@@ -32,6 +32,8 @@ struct ElasticSettings {
   std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
   /// A lost rank: the others go on in the same processes, where MPI can do that
   bool survive = false;
+  /// Ranks may join by --join, and a lost one does not end the others
+  bool join = false;
 };
 ElasticSettings read_elastic(ConfigSection& root);
 

@@ -1,0 +1,237 @@
+#include "apps/training/joining.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "apps/inference/model_source.h"
+#include "apps/training/beginning.h"
+#include "apps/training/config/given_config.h"
+#include "apps/training/output/output_file.h"
+#include "apps/training/output_folder.h"
+#include "apps/training/state/data_contents.h"
+#include "apps/training/state/elastic.h"
+#include "apps/training/state/training_state.h"
+#include "apps/training/world_check.h"
+#include "comm/zeromq/transport.h"
+#include "core/console.h"
+#include "core/error.h"
+#include "core/file_io.h"
+#include "core/text.h"
+#include "kernels/open_backend.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kJob = "/job.json", *kSecret = "/secret";
+constexpr std::size_t kMostHeaderBytes = 64u << 20;
+
+/// Of the ranks' parameters, so that another number of ranks has no use for it.
+bool is_of_ranks(const std::string& name) { return name.starts_with("sync.residual_mean"); }
+/// Of what one rank has sent.
+bool is_of_sender(const std::string& name) { return name.starts_with("sync.residual"); }
+
+void clear(SafetensorsFile& state, bool (*which)(const std::string&)) {
+  for (auto& [name, tensor] : state.tensors) {
+    if (which(name)) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{});
+  }
+}
+
+std::string header_of(const SafetensorsFile& state) {
+  nlohmann::json tensors = nlohmann::json::object();
+  for (const auto& [name, tensor] : state.tensors) {
+    const std::span<const std::int64_t> sizes = tensor.shape.sizes();
+    tensors[name] = {static_cast<int>(tensor.dtype), std::vector(sizes.begin(), sizes.end())};
+  }
+  return nlohmann::json{{"metadata", state.metadata}, {"tensors", tensors}}.dump();
+}
+
+SafetensorsFile read_header(const std::string& text, int from) {
+  SafetensorsFile state;
+  try {
+    const auto header = nlohmann::json::parse(text);
+    state.metadata = header.at("metadata").get<std::map<std::string, std::string>>();
+    for (const auto& [name, form] : header.at("tensors").items()) {
+      const auto sizes = form.at(1).get<std::vector<std::int64_t>>();
+      FileTensor& tensor = state.tensors[name];
+      tensor = {static_cast<DType>(form.at(0).get<int>()), Shape(std::span(sizes)), {}};
+      tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) *
+                          size_of(tensor.dtype));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail(ExitCode::kLost, "join", "rank {} has sent a state that cannot be read: {}", from,
+         error.what());
+  }
+  return state;
+}
+
+}  // namespace
+
+std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
+                             const RankLayout& site, std::int64_t step) {
+  const RankLayout more{site.ranks + 1, site.ranks_per_node + 1};
+  TrainOptions elastic = options;
+  elastic.elastic = elastic.dry_run = true;
+  try {
+    TrainConfig other = read_for_ranks(elastic, more, false);
+    other.data.info.train_samples = config.data.info.train_samples;
+    other.data.info.test_samples = config.data.info.test_samples;
+    std::vector<Stretch> stretches = config.length.stretches;
+    if (stretches.empty())
+      stretches = {{.ranks = site.ranks, .batch_size = config.length.batch_size}};
+    other.length.stretches =
+        continued(std::move(stretches), step, more.ranks, config.state.elastic);
+    other.length.batch_size = other.length.stretches.back().batch_size;
+    check_data_size(other, source_of(options), more);
+  } catch (const Error& error) {
+    return fmt::format("the run cannot go on on {} ranks: {}", more.ranks, error.message());
+  }
+  return {};
+}
+
+void publish_job(const std::string& folder, const TrainConfig& config,
+                 const Membership& membership) {
+  auto job = nlohmann::json::parse(membership.roster());
+  job["config"] = config.written;
+  const std::string text = job.dump(2) + "\n";
+  write_file_atomically(folder + kJob, text.data(), text.size());
+  const auto& transport = config.resolved["sync"]["transport"];
+  if (!transport.value("secret", "").empty()) return;
+  // Of the owner alone from the first byte on
+  const std::string path = folder + kSecret, secret = membership.secret();
+  std::error_code none;
+  fs::remove(path, none);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const bool written =
+      file >= 0 && ::fchmod(file, 0600) == 0 &&
+      ::write(file, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size());
+  const int error = errno;
+  if (file >= 0) ::close(file);
+  if (!written) fail_output("write", path, error);
+}
+
+void withdraw_job(const std::string& folder) {
+  std::error_code none;
+  fs::remove(folder + kJob, none);
+  fs::remove(folder + kSecret, none);
+}
+
+std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds) {
+  const std::string run = options.join;
+  options.config = run + kJob;
+  options.output = run;
+  options.resume = "latest";
+  options.elastic = true;
+  const FileText job = read_file(options.config, kMostHeaderBytes);
+  if (!job.fault.empty())
+    fail(ExitCode::kUsage, "join", {.file = options.config},
+         "{}; no run is going on there, or none with \"elastic\": {{\"join\": true}}", job.fault);
+  const auto parsed = nlohmann::json::parse(job.text, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("members") || !parsed["members"].is_array())
+    fail(ExitCode::kUsage, "join", {.file = options.config},
+         "is not what a run writes for those who join; take that of the run's folder");
+  const RankLayout site{static_cast<int>(parsed["members"].size()), 1};
+  TrainConfig config = read_for_ranks(options, site, false);
+  const ShapeTrace trace = trace_shapes(config);
+  open_data(options, config, site);
+  const auto& transport = config.resolved["sync"]["transport"];
+  ZeroMqSettings settings{
+      .port = transport.value("port", 0),
+      .interface = transport.value("interface", ""),
+      .secret = !options.secret.empty() ? options.secret : transport.value("secret", ""),
+      .identity = identity_of(config.written, contents_of(config.data.info), trace.ready_order)};
+  if (settings.secret.empty()) settings.secret = run + kSecret;
+  timeout_seconds = config.sync.timeout_s;
+  say("asks to join {}, a run on {}\n", run, counted(site.ranks, "rank"));
+  return join_zeromq_job(job.text, settings, timeout_seconds);
+}
+
+std::optional<Handover> plan_handover(const SafetensorsFile* kept, std::int64_t saved_step,
+                                      const TrainConfig& config, World& world) {
+  nlohmann::json mine;
+  if (kept) {
+    for (const char* key : {"step", "ranks", "stretches"}) {
+      if (const auto entry = kept->metadata.find(key); entry != kept->metadata.end())
+        mine[key] = entry->second;
+    }
+  }
+  const std::vector<std::string> all =
+      world.size() == 1 ? std::vector{mine.dump()} : world.all_gather(mine.dump());
+  Handover handover{.step = saved_step};
+  std::vector<std::int64_t> steps;
+  nlohmann::json told;
+  for (const std::string& text : all) {
+    const auto of = nlohmann::json::parse(text);
+    steps.push_back(of.is_null() ? -1 : std::atoll(of.value("step", "").c_str()));
+    if (steps.back() < handover.step) continue;
+    if (told.is_null() || steps.back() > handover.step) told = of;
+    handover.step = steps.back();
+  }
+  if (told.is_null()) return std::nullopt;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (steps[static_cast<std::size_t>(rank)] == handover.step)
+      handover.from = rank;
+    else
+      handover.to.push_back(rank);
+  }
+  SafetensorsFile first;
+  first.metadata = told.get<std::map<std::string, std::string>>();
+  const std::string source = fmt::format("the state of rank {}", handover.from);
+  handover.stretches = saved_stretches(first, source);
+  const int made = std::atoi(first.metadata["ranks"].c_str());
+  if (made == world.size()) return handover;
+  if (handover.stretches.empty())
+    handover.stretches = {{.ranks = made, .batch_size = config.length.batch_size}};
+  handover.stretches =
+      continued(std::move(handover.stretches), handover.step, world.size(), config.state.elastic);
+  handover.stretches.back().joined = true;
+  return handover;
+}
+
+void hand_over(const Handover& handover, SafetensorsFile& state, Transport& transport) {
+  const int rank = transport.rank();
+  const bool sends = rank == handover.from && !handover.to.empty(),
+             receives = std::count(handover.to.begin(), handover.to.end(), rank) > 0;
+  if (handover.stretches.size() > 1 && handover.stretches.back().step == handover.step)
+    clear(state, is_of_ranks);
+  if (!sends && !receives) return;
+  const std::unique_ptr<Backend> host = open_backend(DeviceType::kCpu, 1);
+  Exchange exchange{.kind = Exchange::Kind::kNeighbours};
+  if (sends) exchange.send_to = handover.to;
+  if (receives) exchange.receive_from = {handover.from};
+  if (receives) exchange.weights = {1.0};
+  int count = 0;
+  const auto move = [&](void* data, std::size_t bytes) {
+    if (bytes == 0) return;
+    const Tensor tensor(*host, Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8);
+    if (sends) std::memcpy(tensor.raw(), data, bytes);
+    transport.wait(transport.start_exchange(
+        exchange, tensor, receives ? std::vector{tensor} : std::vector<Tensor>{},
+        {.step = handover.step, .bucket = count++, .round = -1, .lane = Lane::kAside}));
+    if (receives) std::memcpy(data, tensor.raw(), bytes);
+  };
+  std::string header = sends ? header_of(state) : std::string();
+  std::uint64_t length = header.size();
+  move(&length, sizeof length);
+  if (length > kMostHeaderBytes)
+    fail(ExitCode::kLost, "join", "rank {} announces a state whose list of tensors has {} bytes",
+         handover.from, length);
+  header.resize(length);
+  move(header.data(), header.size());
+  if (receives) state = read_header(header, handover.from);
+  for (auto& [name, tensor] : state.tensors) move(tensor.bytes.data(), tensor.bytes.size());
+  if (!receives) return;
+  clear(state, is_of_sender);
+  state.metadata["loss_sum"] = state.metadata["loss_count"] = "0";
+}
+
+}  // namespace starling

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+
+namespace starling {
+
+/// The ranks of a job that others may join while it runs, and that goes on without a lost one. It
+/// outlives the transports between them, of which there is one at a time. Ranks keep their order; a
+/// joiner is the last one.
+class Membership {
+ public:
+  virtual ~Membership() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// What a process needs to ask for admission, besides the secret: the text of a JSON object.
+  virtual std::string roster() const = 0;
+  /// The text of a file with the secret.
+  virtual std::string secret() const = 0;
+  /// What a joiner must have alike, by name.
+  virtual void set_identity(std::map<std::string, std::string> identity) = 0;
+  /// On rank 0, which is the one that is asked: whether a process waits for admission.
+  virtual bool asked() = 0;
+  /// The next regroup() lets one in.
+  virtual void let_in() = 0;
+  /// Refuses those who wait, for this reason.
+  virtual void refuse(const std::string& reason) = 0;
+  /// A transport between the ranks that are left and the joiner that was let in. All transports of
+  /// before must be destroyed. Collective, also where a rank is lost and the others do not know it
+  /// yet. Error(kLost): once more, as where a joiner was lost in it, unless this rank is over().
+  virtual std::unique_ptr<Transport> regroup(double timeout_seconds) = 0;
+  /// Whether this rank cannot go on: the others do without it, or too few are left.
+  virtual bool over() const = 0;
+};
+
+}  // namespace starling

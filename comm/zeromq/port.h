@@ -1,0 +1,68 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/engine/wire.h"
+#include "comm/zeromq/frames.h"
+#include "comm/zeromq/secret.h"
+#include "comm/zeromq/sockets.h"
+#include "core/running_clock.h"
+
+namespace starling::detail {
+
+/// Where this process listens as long as it is in a job, and who else is in it. The wire of the
+/// present ranks receives from it; what others send between two wires waits in it. Used under its
+/// lock.
+struct Port {
+  explicit Port(const Secret& secret);
+  /// Refuses those who still wait.
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  /// Listens at the first free one of `count` ports from `first` on; 0: a port of the system's
+  /// choice. Error(kUsage) if none is free.
+  void listen(const std::string& address, int first, int count);
+  /// A process that has the secret asks to join: queues or refuses it.
+  void consider(const std::string& connection, const Hello& hello);
+  /// Whether one of them is still there; forgets the others.
+  bool anybody_waits();
+  void send(const std::string& connection, const Frame& frame, const std::string& text = {});
+  void refuse(const std::string& connection, const std::string& reason);
+  void refuse_waiting(const std::string& reason);
+
+  std::recursive_timed_mutex mutex;
+  Secret secret;
+  Keys keys;
+  Context context;
+  Gatekeeper gatekeeper;
+  Socket in;
+
+  bool lets_join = false;  ///< ranks may join, and the others go on without a lost one
+  bool admits = false;     ///< the next roster has the first of `waiting`
+  bool joining = false;    ///< this process is in the roster, and not yet connected
+  bool over = false;       ///< Membership::over()
+  Roster roster = {};
+  int rank = 0;
+  std::map<std::string, std::string> identity = {};  ///< of joiners
+  struct Waiting {
+    std::string connection;  ///< ZeroMQ's name for it
+    Member member;
+    RunningClock::time_point heard;
+  };
+  std::vector<Waiting> waiting = {};
+  /// Greetings for the next wire, by connection
+  std::vector<std::pair<std::string, Hello>> early = {};
+};
+
+/// The wire between the ranks of the port's roster, which are those of `messages`; or, without
+/// `messages`, the next one, between those that are left and who joins (Membership::regroup()).
+std::unique_ptr<Wire> make_zeromq_wire(std::shared_ptr<Port> port,
+                                       std::unique_ptr<Transport> messages, double timeout_seconds);
+
+}  // namespace starling::detail

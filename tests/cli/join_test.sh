@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Ranks that join a run (--join), as processes: of an mpirun, of a run that began with one rank; one
+# that is killed and comes back; what is refused, while the run goes on.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cat >run.json <<'END'
+{
+  "model": {"type": "mlp", "hidden": [64]}, "threads": 1,
+  "data": {"type": "synthetic", "limit": 1024, "test_limit": 64, "image_size": 8},
+  "batch_size": 16, "steps": 10000000, "log_every": 20, "tensorboard": false,
+  "optimizer": {"type": "adamw", "lr": 0.003},
+  "sync": {"algorithm": {"type": "diloco", "period": 20}, "transport": "zeromq", "timeout_s": 30},
+  "elastic": {"join": true},
+  "checkpoint": {"every_steps": 1000}, "evaluate": {"every_epochs": 0}
+}
+END
+as_rank='echo $$ >"$NAME.pid.$OMPI_COMM_WORLD_RANK"; exec "$@"'
+jobs=()
+begin() { # RUN OPTION...: its first rank
+  "$train" run.json --output "$@" >"$1.0.log" 2>&1 &
+  first=$!
+  jobs=("$first")
+  until_there "$1"
+}
+until_there() { # RUN: until it can be joined
+  for _ in $(seq 300); do
+    [ -e "$1/job.json" ] && return
+    sleep 0.05
+  done
+  failed "$1: begins"
+}
+join() { # RUN NAME OPTION...: one rank more, in the background
+  local run=$1 name=$2
+  shift 2
+  "$train" --join "$run" "$@" >"$run.$name.log" 2>&1 &
+  last=$!
+  jobs+=("$last")
+}
+says() { # LOG COUNT PATTERN: until so many lines match it
+  for _ in $(seq 400); do
+    [ "$(grep -acE "$3" "$1")" -ge "$2" ] && return
+    sleep 0.05
+  done
+  cat "$1"
+  return 1
+}
+steps_from() { # RUN: until it has taken a hundred steps from now on
+  wait_for_lines "$1" $(($(wc -l <"$1/metrics.jsonl") + 5))
+}
+end() { # RUN LOG RANKS: stops it; nothing is missing
+  local run=$1 log=$2 count=$3 statuses="" expected
+  kill -TERM "$first"
+  for job in "${jobs[@]}"; do
+    wait "$job"
+    statuses+=" $?"
+  done
+  expected=$(printf ' 75%.0s' "${jobs[@]}")
+  cat "$log" >.out
+  verify "$run: all stop after a checkpoint" bash -c "cat $log; [ '$statuses' = '$expected' ]"
+  verify "$run: each interval has its line" bash -c "diff <(sed -nE 's/.*\"step\": *([0-9]+).*/\1/p' $run/metrics.jsonl) <(seq 20 20 \$(sed -nE 's/.*\"step\": *([0-9]+).*/\1/p' $run/metrics.jsonl | tail -1))"
+  verify "$run: its checkpoint has all ranks" bash -c "ls $run/checkpoints/*; [ \$(ls $run/checkpoints/\$(ls $run/checkpoints | sed 's/step-//' | sort -n | tail -1 | sed 's/^/step-/') | grep -c rank-) = $count ]"
+  verify "$run: nobody can ask any more" bash -c "! ls $run | grep -E 'job.json|secret'"
+}
+
+# Two ranks of mpirun; what is refused leaves them alone; then two join at once.
+NAME=$work/two mpirun --oversubscribe -n 2 -x NAME bash -c "$as_rank" _ "$train" run.json --output two --set sync.verify=100 >two.0.log 2>&1 &
+jobs=($!)
+until_there two
+verify "the secret is its owner's alone" test "$(stat -c %a two/secret)" = 600
+openssl rand -hex 32 >other
+check "others may read it" 2 "^\[secret\] other: others than its owner may read" "$train" --join two --secret other
+chmod 600 other
+check "another secret" 2 "^\[join\] other: rank 0 of the run, at tcp.* does not accept this secret" "$train" --join two --secret other
+check "another config" 2 "^\[join\] the run refuses this process: its config is .*, this job's is" "$train" --join two --set seed=2
+check "another model" 2 "the run refuses this process: its config is" "$train" --join two --set 'model.hidden=[65]'
+check "a config of its own" 2 "^\[arguments\] .*--join" "$train" run.json --join two
+check "no run" 2 "^\[join\] none/job.json: .*; no run is going on there" "$train" --join none
+sed 's/"job": "./"job": "x/' two/job.json >stale.json
+mkdir stale && cp two/secret stale/ && mv stale.json stale/job.json
+check "an older run of that folder" 2 "the run refuses this process: it is a rank of another job" "$train" --join stale
+verify "the run goes on" steps_from two
+join two a
+join two b
+verify "two join at once" says two.0.log 2 "elastic: from step"
+verify "and train" steps_from two
+first=$(cat two.pid.0)
+end two two.0.log 4
+verify "one after the other" grep -aq "on 4 ranks in place of 3" two.0.log
+
+# One rank, then three; one is killed and comes back, then the first one is.
+for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}'; do
+  name=$(sed -E 's/.*"type": "([a-z_]*)".*/\1/' <<<"$algorithm")
+  begin "$name" --set "sync.algorithm=$algorithm"
+  join "$name" 1
+  verify "$name: a rank joins" says "$name.0.log" 1 "elastic: from step .* on 2 ranks in place of 1"
+  join "$name" 2
+  verify "$name: another" says "$name.0.log" 1 "elastic: from step .* on 3 ranks in place of 2"
+  steps_from "$name"
+  kill -KILL "$last"
+  wait "$last"
+  unset 'jobs[2]'
+  verify "$name: the others go on" says "$name.0.log" 1 "rank 2 is lost: .*; going on without a restart, on 2 of 3 ranks, from step"
+  steps_from "$name"
+  join "$name" 3
+  verify "$name: it comes back" says "$name.0.log" 2 "elastic: from step .* on 3 ranks in place of 2"
+  steps_from "$name"
+  kill -KILL "$first"
+  wait "$first"
+  jobs=("${jobs[@]:1}")
+  first=${jobs[0]}
+  verify "$name: also without the first one" says "$name.1.log" 1 "rank 0 is lost: .*; going on without a restart, on 2 of 3 ranks, from step"
+  join "$name" 4
+  verify "$name: whose place is taken" says "$name.1.log" 1 "elastic: from step .* on 3 ranks in place of 2"
+  steps_from "$name"
+  end "$name" "$name.1.log" 3
+done
+
+# What the run could not be with one rank more.
+begin fits --set sync.algorithm=gossip --set sync.topology.type=one-peer-exp --set elastic.topology=hypercube
+join fits 1
+says fits.0.log 1 "on 2 ranks in place of 1"
+check "no topology for so many" 2 "^\[join\] the run refuses this process: the run cannot go on on 3 ranks: .*power of two" "$train" --join fits
+steps_from fits
+end fits fits.0.log 2
+finish
