@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <thread>
 
 #include "apps/inference/model_source.h"
 #include "apps/training/beginning.h"
@@ -24,6 +26,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/running_clock.h"
 #include "core/text.h"
 #include "kernels/open_backend.h"
 
@@ -34,6 +37,7 @@ namespace fs = std::filesystem;
 
 constexpr const char *kJob = "/job.json", *kSecret = "/secret";
 constexpr std::size_t kMostHeaderBytes = 64u << 20;
+constexpr auto kSecondsToRegroup = std::chrono::seconds(10), kLookAgain = std::chrono::seconds(1);
 
 /// Of the ranks' parameters, so that another number of ranks has no use for it.
 bool is_of_ranks(const std::string& name) { return name.starts_with("sync.residual_mean"); }
@@ -152,7 +156,23 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   if (settings.secret.empty()) settings.secret = run + kSecret;
   timeout_seconds = config.sync.timeout_s;
   say("asks to join {}, a run on {}\n", run, counted(site.ranks, "rank"));
-  return join_zeromq_job(job.text, settings, timeout_seconds);
+  for (std::string asked = job.text;;) {
+    try {
+      return join_zeromq_job(asked, settings, timeout_seconds);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kLost) throw;
+      // Where rank 0 was lost, the ranks that are left say so soon.
+      const auto limit = RunningClock::now() + kSecondsToRegroup;
+      std::string now = asked;
+      while (now == asked && RunningClock::now() < limit) {
+        std::this_thread::sleep_for(kLookAgain);
+        const FileText file = read_file(options.config, kMostHeaderBytes);
+        if (file.fault.empty()) now = file.text;
+      }
+      if (now == asked) throw;
+      asked = std::move(now);
+    }
+  }
 }
 
 std::optional<Handover> plan_handover(const SafetensorsFile* kept, std::int64_t saved_step,

@@ -139,7 +139,7 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
            whom);
     if (event == Monitor::Event::kClosed && !closed) closed = Clock::now();
     if (closed && Clock::seconds_since(*closed) > kLastWordSeconds)
-      fail(answered ? ExitCode::kLost : ExitCode::kUsage, "join", "{} {}", whom,
+      fail(ExitCode::kLost, "join", "{} {}", whom,
            answered ? "has ended while this process waited"
                     : "is not there: the run has ended, or a firewall is in between");
     const double limit =

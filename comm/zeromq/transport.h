@@ -39,8 +39,8 @@ std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> mess
                                                  std::shared_ptr<Membership>* membership = nullptr);
 
 /// Asks a running job to let this process in, and waits until it is: then regroup() connects it.
-/// `roster`: Membership::roster() of the job. Error(kUsage) with the reason if the job refuses it,
-/// or cannot be reached; (kLost) if the job is silent for longer than the limit.
+/// `roster`: Membership::roster() of the job. Error(kUsage) with the reason if the job refuses it;
+/// (kLost) if rank 0 is not there, ends, or is silent for longer than the limit.
 std::shared_ptr<Membership> join_zeromq_job(const std::string& roster,
                                             const ZeroMqSettings& settings, double timeout_seconds);
 

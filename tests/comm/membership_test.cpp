@@ -205,7 +205,8 @@ TEST_CASE("comm/membership: the smaller part of the ranks does not go on") {
 }
 
 TEST_CASE("comm/membership: who cannot join is told why, and the ranks go on") {
-  const auto refused = [](bool lets_join, const std::function<void(OpenJob&)>& change) {
+  const auto refused = [](bool lets_join, const std::function<void(OpenJob&)>& change,
+                          ExitCode code = ExitCode::kUsage) {
     OpenJob job;
     std::string text;
     std::atomic<bool> over{false};
@@ -221,7 +222,7 @@ TEST_CASE("comm/membership: who cannot join is told why, and the ranks go on") {
         },
         [&] {
           change(job);
-          text = error_of(ExitCode::kUsage, [&] { job.join(); });
+          text = error_of(code, [&] { job.join(); });
           over = true;
         },
         lets_join);
@@ -247,11 +248,13 @@ TEST_CASE("comm/membership: who cannot join is told why, and the ranks go on") {
   CHECK(contains(with("\"job\":\"", "\"job\":\"0"), "it is a rank of another job"));
   CHECK(contains(with("\"protocol\":2", "\"protocol\":1"), "version 1 of the protocol, not 2"));
   CHECK(contains(with("\"members\"", "\"others\""), "without job, generation and members"));
-  CHECK(contains(refused(true,
-                         [](OpenJob& job) {
-                           const std::size_t at = job.roster.find("tcp://127.0.0.1:") + 16;
-                           job.roster.replace(at, job.roster.find('"', at) - at, "1");
-                         }),
+  CHECK(contains(refused(
+                     true,
+                     [](OpenJob& job) {
+                       const std::size_t at = job.roster.find("tcp://127.0.0.1:") + 16;
+                       job.roster.replace(at, job.roster.find('"', at) - at, "1");
+                     },
+                     ExitCode::kLost),
                  "is not there: the run has ended"));
 }
 
