@@ -78,6 +78,20 @@ SafetensorsFile read_header(const std::string& text, int from) {
   return state;
 }
 
+/// A file of its owner alone from the first byte on.
+void write_secret(const std::string& path, const std::string& secret) {
+  if (read_file(path, secret.size()).text == secret) return;
+  std::error_code none;
+  fs::remove(path, none);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const bool written =
+      file >= 0 && ::fchmod(file, 0600) == 0 &&
+      ::write(file, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size());
+  const int error = errno;
+  if (file >= 0) ::close(file);
+  if (!written) fail_output("write", path, error);
+}
+
 }  // namespace
 
 std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
@@ -104,23 +118,12 @@ std::string why_not_one_more(const TrainOptions& options, const TrainConfig& con
 
 void publish_job(const std::string& folder, const TrainConfig& config,
                  const Membership& membership) {
+  const auto& transport = config.resolved["sync"]["transport"];
+  if (transport.value("secret", "").empty()) write_secret(folder + kSecret, membership.secret());
   auto job = nlohmann::json::parse(membership.roster());
   job["config"] = config.written;
   const std::string text = job.dump(2) + "\n";
   write_file_atomically(folder + kJob, text.data(), text.size());
-  const auto& transport = config.resolved["sync"]["transport"];
-  if (!transport.value("secret", "").empty()) return;
-  // Of the owner alone from the first byte on
-  const std::string path = folder + kSecret, secret = membership.secret();
-  std::error_code none;
-  fs::remove(path, none);
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  const bool written =
-      file >= 0 && ::fchmod(file, 0600) == 0 &&
-      ::write(file, secret.data(), secret.size()) == static_cast<ssize_t>(secret.size());
-  const int error = errno;
-  if (file >= 0) ::close(file);
-  if (!written) fail_output("write", path, error);
 }
 
 void withdraw_job(const std::string& folder) {

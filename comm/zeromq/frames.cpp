@@ -187,8 +187,7 @@ std::string why_refused(const Hello& mine, const Hello& theirs) {
       return fmt::format("its {} is {}, this job's is {}", key, shown(other->second), shown(value));
   }
   if (theirs.job != mine.job) return "it is a rank of another job";
-  if (!theirs.joins && theirs.generation != mine.generation)
-    return "the job has gone on without it";
+  if (!theirs.joins && theirs.generation != mine.generation) return kGoneOn;
   return {};
 }
 

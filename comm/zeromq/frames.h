@@ -17,6 +17,8 @@ inline constexpr std::size_t kMostTextBytes = 4096;
 inline constexpr std::size_t kMostRosterBytes = 1u << 20;
 /// The version of this format; ranks of another one are refused.
 inline constexpr std::int64_t kZeroMqProtocol = 2;
+/// Why a rank is refused that the others have left out.
+inline constexpr const char* kGoneOn = "the job has gone on without it";
 
 /// The first part of every message between ranks.
 struct Frame {

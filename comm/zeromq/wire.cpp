@@ -199,6 +199,11 @@ std::string refusal(Socket& socket) {
   return frame.kind == Frame::Kind::kRefused ? shown(answer->back().text(), 400) : std::string();
 }
 
+[[noreturn]] void fail_of_greeting(const Hello& hello) {
+  fail(ExitCode::kLost, "zeromq", "the rank at {} goes on without one that it has lost",
+       hello.member.endpoint);
+}
+
 ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> messages,
                        double timeout_seconds)
     : messages_(std::move(messages)), timeout_(timeout_seconds), port_(std::move(port)) {
@@ -233,8 +238,10 @@ ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> me
     call(strangers);
     greet_early();
     connect(others, timeout_seconds, ExitCode::kLost);
+    // Of ranks that have been left out
+    for (const auto& [connection, hello] : std::exchange(port_->early, {}))
+      port_->refuse(connection, kGoneOn);
     phase_ = Phase::kOpen;
-    greet_early();
   } catch (...) {
     abandon();
     throw;
@@ -306,6 +313,9 @@ void ZeroMqWire::connect(const std::vector<int>& others, double limit_seconds, E
                                       other, peer(other).endpoint, reason)};
       }
       complete = complete && peer(other).greeted;
+    }
+    for (const auto& [connection, hello] : port_->early) {
+      if (hello.generation > hello_.generation) fail_of_greeting(hello);
     }
     // The others are to find out as well, each for itself.
     if (failed && Clock::seconds_since(failed_at) > kFailedSeconds) {
@@ -558,9 +568,7 @@ void ZeroMqWire::greet(const std::string& connection, const Hello& hello) {
       phase_ == Phase::kMeeting && hello.generation == hello_.generation && place == members.end();
   if (hello.job == hello_.job && (early || hello.generation > hello_.generation)) {
     port_->early.emplace_back(connection, hello);
-    if (phase_ == Phase::kOpen)
-      fail(ExitCode::kLost, "zeromq", "the rank at {} goes on without one that it has lost",
-           hello.member.endpoint);
+    if (phase_ == Phase::kOpen) fail_of_greeting(hello);
     return;
   }
   std::string reason = why_refused(hello_, hello);
