@@ -13,7 +13,8 @@
 #include <span>
 #include <thread>
 
-#include "apps/inference/model_source.h"
+#include "apps/data/collate.h"
+#include "apps/inference/description.h"
 #include "apps/training/beginning.h"
 #include "apps/training/config/given_config.h"
 #include "apps/training/output/output_file.h"
@@ -23,6 +24,7 @@
 #include "apps/training/state/training_state.h"
 #include "apps/training/world_check.h"
 #include "comm/zeromq/transport.h"
+#include "core/checksum.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
@@ -66,8 +68,12 @@ SafetensorsFile read_header(const std::string& text, int from) {
     state.metadata = header.at("metadata").get<std::map<std::string, std::string>>();
     for (const auto& [name, form] : header.at("tensors").items()) {
       const auto sizes = form.at(1).get<std::vector<std::int64_t>>();
+      const int dtype = form.at(0).get<int>();
+      if (dtype < 0 || dtype > static_cast<int>(DType::kUInt8))
+        fail(ExitCode::kLost, "join", "rank {} has sent a tensor {} of unknown format {}", from,
+             shown(name), dtype);
       FileTensor& tensor = state.tensors[name];
-      tensor = {static_cast<DType>(form.at(0).get<int>()), Shape(std::span(sizes)), {}};
+      tensor = {static_cast<DType>(dtype), Shape(std::span(sizes)), {}};
       tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) *
                           size_of(tensor.dtype));
     }
@@ -93,6 +99,15 @@ void write_secret(const std::string& path, const std::string& secret) {
 }
 
 }  // namespace
+
+std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config,
+                                                       const std::vector<Parameter*>& parameters) {
+  auto identity = identity_of(config.written, contents_of(config.data.info), parameters);
+  ModelDescription description;
+  config.data.info.collate().describe(config.data.info, description);
+  identity["tokenizer"] = checksum(description.tokenizer);
+  return identity;
+}
 
 std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
                              const RankLayout& site, std::int64_t step) {
@@ -155,7 +170,7 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
       .port = transport.value("port", 0),
       .interface = transport.value("interface", ""),
       .secret = !options.secret.empty() ? options.secret : transport.value("secret", ""),
-      .identity = identity_of(config.written, contents_of(config.data.info), trace.ready_order)};
+      .identity = identity_of_joiners(config, trace.ready_order)};
   if (settings.secret.empty()) settings.secret = run + kSecret;
   timeout_seconds = config.sync.timeout_s;
   say("asks to join {}, a run on {}\n", run, counted(site.ranks, "rank"));
@@ -211,6 +226,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, std::int64_t 
   const std::string source = fmt::format("the state of rank {}", handover.from);
   handover.stretches = saved_stretches(first, source);
   const int made = std::atoi(first.metadata["ranks"].c_str());
+  handover.other_ranks = made != world.size() || !handover.to.empty();
   if (made == world.size()) return handover;
   if (handover.stretches.empty())
     handover.stretches = {{.ranks = made, .batch_size = config.length.batch_size}};
@@ -224,8 +240,7 @@ void hand_over(const Handover& handover, SafetensorsFile& state, Transport& tran
   const int rank = transport.rank();
   const bool sends = rank == handover.from && !handover.to.empty(),
              receives = std::count(handover.to.begin(), handover.to.end(), rank) > 0;
-  if (handover.stretches.size() > 1 && handover.stretches.back().step == handover.step)
-    clear(state, is_of_ranks);
+  if (handover.other_ranks) clear(state, is_of_ranks);
   if (!sends && !receives) return;
   const std::unique_ptr<Backend> host = open_backend(DeviceType::kCpu, 1);
   Exchange exchange{.kind = Exchange::Kind::kNeighbours};

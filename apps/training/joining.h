@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,10 @@
 
 namespace starling {
 
+/// What a joiner must have alike, by name: identity_of() of the config as it was given, and the
+/// tokenizer. The data set must be open.
+std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config,
+                                                       const std::vector<Parameter*>& parameters);
 /// Why the run could not go on with one rank more; empty if it could.
 std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
                              const RankLayout& site, std::int64_t step);
@@ -36,6 +41,7 @@ struct Handover {
   int from = 0;         ///< the last rank that has the state of that step
   std::vector<int> to;  ///< the ranks that have not
   std::vector<Stretch> stretches;
+  bool other_ranks = false;  ///< than those that made the state
 };
 /// `kept`: this rank's state; null if it has none. Nothing if no rank has the state of a step after
 /// `saved_step`. Collective.

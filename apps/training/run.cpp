@@ -96,6 +96,7 @@ struct JobState {
   /// With `elastic.join`: who is in the job. Later worlds are made by it
   std::shared_ptr<Membership> membership;
   bool regroups = false;                ///< the next world, or this one, is made by it
+  std::int64_t from_step = 0;           ///< that the last world went on from, with a checkpoint
   double timeout_seconds = 300.0;       ///< of that
   std::optional<SafetensorsFile> kept;  ///< this rank's state when the last world ended
   std::string lost;                     ///< why it ended, if a rank was lost
@@ -165,12 +166,18 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   SafetensorsFile state;
   std::optional<Handover> handover;
   if (job.regroups) {
-    double most = job.initial_ranks;
-    if (transport.size() > 1) transport.world().max(&most, 1);
-    job.initial_ranks = static_cast<int>(most);
+    double most[] = {static_cast<double>(job.initial_ranks), static_cast<double>(job.from_step)};
+    if (transport.size() > 1) transport.world().max(most, 2);
+    job.initial_ranks = static_cast<int>(most[0]);
+    job.from_step = static_cast<std::int64_t>(most[1]);
     handover = plan_handover(job.kept ? &*job.kept : nullptr,
                              folder.resume ? folder.resume_step : 0, config, transport);
   }
+  if (!handover && job.last_loss && job.regroups && job.from_step > folder.resume_step)
+    fail_on_all_ranks(ExitCode::kLost, "survive", {},
+                      "{}, and {} on rank 0's host has no checkpoint of step {} or later; continue "
+                      "with --resume latest where they are",
+                      job.last_loss->what, folder.path, job.from_step);
   if (handover) {
     folder.resume = true;
     folder.resume_step = handover->step;
@@ -186,6 +193,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                   site.ranks, config.state.elastic);
   }
   job.kept.reset();
+  job.from_step = folder.resume_step;
   for (const char* key : {"starling.companions", "starling.tokenizer"}) {
     if (const auto entry = state.metadata.find(key); entry != state.metadata.end())
       config.companions.insert(*entry);
@@ -408,9 +416,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     enable_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, trace.ready_order, std::move(transport), *backend, job);
   job.timeout_seconds = config.sync.timeout_s;
-  if (job.membership)
-    job.membership->set_identity(
-        identity_of(config.written, contents_of(config.data.info), trace.ready_order));
+  if (job.membership) job.membership->set_identity(identity_of_joiners(config, trace.ready_order));
   if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
   if (config.data.cache)
@@ -442,6 +448,11 @@ std::unique_ptr<Transport> regroup(JobState& job) {
 /// allow it.
 ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job) {
   if (!options.join.empty()) {
+    if (session.size() > 1)
+      fail_on_all_ranks(ExitCode::kUsage, "join", {},
+                        "--join is for one process, and mpirun has started {}; start each without "
+                        "mpirun",
+                        session.size());
     job.membership = ask_to_join(options, job.timeout_seconds);
     job.regroups = true;
   }
@@ -497,7 +508,8 @@ int run_program(int argc, char** argv, bool& reports) {
     check_stack_limit();
     options = parse_train_options(argc, argv);
     if (answer_question(options, is_first_rank())) return 0;
-    if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until run_world()
+    // Until run_world(); who asks to join may wait for long before that
+    if (trains(options) && options.join.empty()) at_stop_signal(AtStopSignal::kNote);
   } catch (...) {
     const Error failure = as_error(std::current_exception());
     if (reports) print_failure(failure.what(), 0);

@@ -114,6 +114,19 @@ for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}';
   end "$name" "$name.1.log" 3
 done
 
+# Who waits for a distant outer step may be stopped, and two of an mpirun are too many.
+begin slow --set sync.algorithm.period=1000000
+check "two of an mpirun" 2 "^.*--join is for one process, and mpirun has started 2" ranks 2 "$train" --join slow
+join slow 1
+says slow.1.log 1 "asks to join"
+sleep 1
+kill -TERM "$last"
+wait "$last"
+verify "a signal ends who waits" test $? = 143
+unset 'jobs[1]'
+steps_from slow
+end slow slow.0.log 1
+
 # What the run could not be with one rank more.
 begin fits --set sync.algorithm=gossip --set sync.topology.type=one-peer-exp --set elastic.topology=hypercube
 join fits 1
