@@ -99,10 +99,11 @@ ElasticSettings read_elastic(ConfigSection& root) {
                "after a lost rank the others go on in the same processes, from the newest "
                "checkpoint; needs Open MPI 5 under mpirun --with-ft ulfm, and CPUs; elsewhere a "
                "warning says so, and a lost rank ends the run");
-  elastic.read("join", settings.join,
-               "processes that know the secret may join while it runs (`--join`), and the others go "
-               "on without a rank that is lost; needs sync.transport zeromq, and gossip, "
-               "gossip_diloco or diloco");
+  elastic.read(
+      "join", settings.join,
+      "processes that know the secret may join while it runs (`--join`), and the others go "
+      "on without a rank that is lost; needs sync.transport zeromq, and gossip, "
+      "gossip_diloco or diloco");
   elastic.finish();
   return settings;
 }
