@@ -392,7 +392,7 @@ void ZeroMqWire::become(const Roster& roster) {
   const std::vector<Member> before = std::exchange(port_->roster, roster).members;
   std::vector<std::unique_ptr<Peer>> old = std::exchange(peers_, {});
   std::unordered_map<int, int> renamed;
-  const Member own = before[static_cast<std::size_t>(rank())];
+  const Member& own = before[static_cast<std::size_t>(rank())];
   const auto mine = std::find(roster.members.begin(), roster.members.end(), own);
   if (mine == roster.members.end())
     leave("the others go on without rank {}, which they did not reach in time", rank());
