@@ -790,9 +790,9 @@ TEST_CASE(
       run_ahead_of_one(algorithm, {{"type", "ring"}}, "fp32");
     });
   };
-  CHECK(test::contains(stands(with_type("diloco")), "missing: rank 1"));
+  CHECK(test::contains(stands(with_type("diloco")), "missing: rank"));
   CHECK(test::contains(stands(with_type("gossip_diloco", {{"mix_differences", true}})),
-                       "missing: rank 1"));
+                       "missing: rank"));
 }
 
 TEST_CASE("comm/families: local SGD with the gradients of a node") {
