@@ -9,7 +9,8 @@
 
 // This folder: messages between processes and hosts over ZeroMQ, encrypted and authenticated
 // (CurveZMQ). Only files in it include zmq.h.
-// - transport: settings and plan; wire: ranks, connections and messages, for comm/engine
+// - transport: settings and plan; wire: connections and messages, for comm/engine;
+//   meeting: how ranks come to know each other, at the start and when they change
 // - port: where a process listens while it is in a job; membership: jobs, and joining one
 // - sockets: ZeroMQ's calls; frames: the format of messages; secret: the secret that ranks share
 // - address: of a network interface

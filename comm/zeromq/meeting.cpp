@@ -1,0 +1,270 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "comm/agreement.h"
+#include "comm/flight.h"
+#include "comm/zeromq/wire.h"
+#include "core/error.h"
+#include "core/host.h"
+#include "core/text.h"
+
+namespace starling::detail {
+namespace {
+
+using Clock = RunningClock;
+
+constexpr double kMostConnectSeconds = 60.0;
+constexpr double kFailedSeconds = 0.3;  // from a failed connection to the error
+
+/// Why the other side has refused a greeting; empty if it has not.
+std::string refusal(Socket& socket) {
+  const auto answer = socket.receive();
+  if (!answer || answer->size() != 2) return {};
+  const Frame frame = parse_frame(answer->front().text(), {answer->back().size()});
+  return frame.kind == Frame::Kind::kRefused ? shown(answer->back().text(), 400) : std::string();
+}
+
+[[noreturn]] void fail_of_greeting(const Hello& hello) {
+  fail(ExitCode::kLost, "zeromq", "the rank at {} goes on without one that it has lost",
+       hello.member.endpoint);
+}
+
+}  // namespace
+
+ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> messages,
+                       double timeout_seconds)
+    : messages_(std::move(messages)), timeout_(timeout_seconds), port_(std::move(port)) {
+  const std::scoped_lock lock(port_->mutex);
+  set_roster_ranks();
+  if (messages_) {
+    hello_.identity = port_->identity;
+    on_all_ranks(*messages_, [&] {
+      const std::vector<int> others = partners_of(nullptr, size(), rank());
+      call(others);
+      connect(others, std::min(timeout_seconds, kMostConnectSeconds), ExitCode::kUsage);
+    });
+    phase_ = Phase::kOpen;
+    return;
+  }
+  const bool joining = std::exchange(port_->joining, false);
+  if (!joining) ++hello_.generation;
+  const auto greet_early = [&] {
+    for (const auto& [connection, hello] : std::exchange(port_->early, {}))
+      greet(connection, hello);
+  };
+  try {
+    if (!joining) {
+      call(partners_of(nullptr, size(), rank()));
+      greet_early();
+      become(meet_again());
+    }
+    const std::vector<int> others = partners_of(nullptr, size(), rank());
+    std::vector<int> strangers;
+    std::copy_if(others.begin(), others.end(), std::back_inserter(strangers),
+                 [&](int k) { return !peers_[static_cast<std::size_t>(k)]; });
+    call(strangers);
+    greet_early();
+    connect(others, timeout_seconds, ExitCode::kLost);
+    // Of ranks that have been left out
+    for (const auto& [connection, hello] : std::exchange(port_->early, {}))
+      port_->refuse(connection, kGoneOn);
+    phase_ = Phase::kOpen;
+  } catch (...) {
+    abandon();
+    throw;
+  }
+}
+
+void ZeroMqWire::set_roster_ranks() {
+  const std::vector<Member>& members = port_->roster.members;
+  int local_rank = 0, local_size = 0;
+  for (int k = 0; k < static_cast<int>(members.size()); ++k) {
+    if (members[static_cast<std::size_t>(k)].host !=
+        members[static_cast<std::size_t>(port_->rank)].host)
+      continue;
+    if (k < port_->rank) ++local_rank;
+    ++local_size;
+  }
+  set_ranks(port_->rank, static_cast<int>(members.size()), local_rank, local_size);
+  hello_ = {.job = port_->roster.job,
+            .generation = port_->roster.generation,
+            .member = members[static_cast<std::size_t>(port_->rank)]};
+  peers_.resize(members.size());
+}
+
+void ZeroMqWire::call(const std::vector<int>& others) {
+  const std::string text = encode(hello_);
+  const FrameBytes frame = encode(Frame{.kind = Frame::Kind::kHello});
+  for (const int other : others) {
+    const Member& member = port_->roster.members[static_cast<std::size_t>(other)];
+    auto& made = peers_[static_cast<std::size_t>(other)];
+    made = std::make_unique<Peer>(port_->context, port_->keys, member.endpoint,
+                                  fmt::format("{}-{}", hello_.generation, member.endpoint));
+    if (member.host != port_->roster.members[static_cast<std::size_t>(rank())].host)
+      made->host = member.host;
+    if (made->out.send({frame.data(), frame.size()}, true)) made->out.send(text);
+  }
+}
+
+std::string ZeroMqWire::why_silent(int other, double waited, double limit_seconds) {
+  Peer& one = peer(other);
+  if (one.refusal.empty()) one.refusal = refusal(one.out);
+  if (!one.refusal.empty()) return "refuses it: " + one.refusal;
+  if (one.greeted) return {};
+  if (one.refused)
+    return "does not accept this rank's secret; the file of sync.transport.secret must be the same "
+           "on every host";
+  const std::string network =
+      "sync.transport.interface names the network between the hosts, sync.transport.port what a "
+      "firewall lets through";
+  if (one.closed) return "cannot be reached: connection refused; " + network;
+  if (waited > limit_seconds)
+    return fmt::format("has not connected to {} within {:g} s; {}", port_->in.endpoint(),
+                       limit_seconds, network);
+  return {};
+}
+
+void ZeroMqWire::connect(const std::vector<int>& others, double limit_seconds, ExitCode code) {
+  const auto begin = Clock::now();
+  std::optional<ErrorParts> failed;
+  Clock::time_point failed_at{};
+  while (true) {
+    poll();
+    bool complete = true;
+    for (const int other : others) {
+      const std::string reason = why_silent(other, Clock::seconds_since(begin), limit_seconds);
+      if (!reason.empty() && !failed) {
+        failed_at = Clock::now();
+        failed = {.component = "zeromq",
+                  .what = fmt::format("rank {} on host {}: rank {} at {} {}", rank(), host_name(),
+                                      other, peer(other).endpoint, reason)};
+      }
+      complete = complete && peer(other).greeted;
+    }
+    for (const auto& [connection, hello] : port_->early) {
+      if (hello.generation > hello_.generation) fail_of_greeting(hello);
+    }
+    // The others are to find out as well, each for itself.
+    if (failed && Clock::seconds_since(failed_at) > kFailedSeconds) {
+      abandon();
+      throw Error(code, *failed);
+    }
+    if (complete && !failed) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+template <class... Args>
+void ZeroMqWire::leave(fmt::format_string<Args...> format, Args&&... args) {
+  port_->over = true;
+  fail(ExitCode::kLost, "zeromq", format, std::forward<Args>(args)...);
+}
+
+Roster ZeroMqWire::meet_again() {
+  const auto begin = Clock::now();
+  std::string why;  // of one that is not there
+  while (!decided_) {
+    poll();
+    std::vector<int> present{rank()};
+    bool complete = true;
+    for (const int other : partners_of(nullptr, size(), rank())) {
+      Peer& one = peer(other);
+      const std::string reason = why_silent(other, Clock::seconds_since(begin), timeout_);
+      if (!reason.empty()) why = fmt::format("rank {} at {} {}", other, one.endpoint, reason);
+      if (one.greeted && !one.closed && reason.empty())
+        present.push_back(other);
+      else
+        complete = complete && (one.closed || !reason.empty());
+    }
+    std::sort(present.begin(), present.end());
+    if (complete && present.front() == rank() && !decided_) decided_ = decide(present);
+    if (Clock::seconds_since(begin) > 2 * timeout_ + kFailedSeconds)
+      leave("rank {} has waited {:g} s for rank {} to say who is left{}{}", rank(), 2 * timeout_,
+            present.front(), why.empty() ? "" : "; ", why);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::size_t ranks = port_->roster.members.size();
+  std::size_t left = 0;
+  for (const Member& member : decided_->members)
+    left += std::count(port_->roster.members.begin(), port_->roster.members.end(), member) > 0;
+  // Of two parts that do not reach each other one goes on at most.
+  if (2 * left < ranks ||
+      (2 * left == ranks && decided_->members.front() != port_->roster.members.front()))
+    leave("only {} of {} ranks are left, which may be the smaller part{}{}", left, ranks,
+          why.empty() ? "" : ": ", why);
+  return *decided_;
+}
+
+Roster ZeroMqWire::decide(const std::vector<int>& present) {
+  Roster roster{hello_.job, hello_.generation};
+  for (const int k : present)
+    roster.members.push_back(port_->roster.members[static_cast<std::size_t>(k)]);
+  std::optional<Port::Waiting> joiner;
+  if (std::exchange(port_->admits, false) && port_->anybody_waits()) {
+    joiner = port_->waiting.front();
+    port_->waiting.erase(port_->waiting.begin());
+    roster.members.push_back(joiner->member);
+  }
+  const std::string text = encode(roster);
+  const Frame frame{.kind = Frame::Kind::kRoster};
+  for (const int k : present) {
+    const FrameBytes bytes = encode(frame);
+    if (k != rank() && peer(k).out.send({bytes.data(), bytes.size()}, true)) peer(k).out.send(text);
+  }
+  if (joiner) port_->send(joiner->connection, frame, text);
+  return roster;
+}
+
+void ZeroMqWire::become(const Roster& roster) {
+  const std::vector<Member> before = std::exchange(port_->roster, roster).members;
+  std::vector<std::unique_ptr<Peer>> old = std::exchange(peers_, {});
+  std::unordered_map<int, int> renamed;
+  const Member& own = before[static_cast<std::size_t>(rank())];
+  const auto mine = std::find(roster.members.begin(), roster.members.end(), own);
+  if (mine == roster.members.end())
+    leave("the others go on without rank {}, which they did not reach in time", rank());
+  port_->rank = static_cast<int>(mine - roster.members.begin());
+  set_roster_ranks();
+  for (std::size_t k = 0; k < before.size(); ++k) {
+    const auto place = std::find(roster.members.begin(), roster.members.end(), before[k]);
+    if (place == roster.members.end() || before[k] == own) continue;
+    const auto now = static_cast<int>(place - roster.members.begin());
+    peers_[static_cast<std::size_t>(now)] = std::move(old[k]);
+    renamed[static_cast<int>(k)] = now;
+  }
+  for (auto it = ranks_.begin(); it != ranks_.end();) {
+    const auto now = renamed.find(it->second);
+    it = now == renamed.end() ? ranks_.erase(it) : (it->second = now->second, std::next(it));
+  }
+}
+
+void ZeroMqWire::greet(const std::string& connection, const Hello& hello) {
+  if (hello.joins) return port_->consider(connection, hello);
+  const std::vector<Member>& members = port_->roster.members;
+  const auto place = std::find(members.begin(), members.end(), hello.member);
+  // A joiner may know of its admission before this rank does.
+  const bool early =
+      phase_ == Phase::kMeeting && hello.generation == hello_.generation && place == members.end();
+  if (hello.job == hello_.job && (early || hello.generation > hello_.generation)) {
+    port_->early.emplace_back(connection, hello);
+    if (phase_ == Phase::kOpen) fail_of_greeting(hello);
+    return;
+  }
+  std::string reason = why_refused(hello_, hello);
+  const auto other = static_cast<int>(place - members.begin());
+  if (reason.empty() && (place == members.end() || other == rank()))
+    reason = fmt::format("no other rank of this job listens at {}", hello.member.endpoint);
+  if (reason.empty() && peer(other).greeted)
+    reason = fmt::format("there is a rank {} already", other);
+  if (!reason.empty()) return port_->refuse(connection, reason);
+  peer(other).greeted = true;
+  peer(other).heard = Clock::now();
+  ranks_[connection] = other;
+}
+
+}  // namespace starling::detail
