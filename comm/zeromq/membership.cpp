@@ -115,9 +115,14 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
       const Frame frame = parse_frame(parts->front().text(), sizes);
       heard = Clock::now();
       answered = true;
-      if (frame.kind == Frame::Kind::kRefused)
-        fail(ExitCode::kUsage, "join", "the run refuses this process: {}",
-             shown(parts->back().text(), 400));
+      if (frame.kind == Frame::Kind::kRefused) {
+        const std::string reason = shown(parts->back().text(), 400);
+        fail(ExitCode::kUsage, "join", "the run refuses this process: {}{}", reason,
+             reason.starts_with("its ")
+                 ? "; join with the run's version, data and config, of which "
+                   "--set may change data.path, device and threads"
+                 : "");
+      }
       if (frame.kind != Frame::Kind::kRoster) continue;
       port->roster = parse_roster(parts->back().text());
       const auto& members = port->roster.members;
