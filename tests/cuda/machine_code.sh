@@ -67,10 +67,10 @@ facts='
     if (name ~ /AccumPhaseE1E/) { reads = 3; writes = 1 }
     if (name ~ /AccumPhaseE2E/) { reads = 3; writes = 3 }
     if (name ~ /AccumPhaseE3E/) { reads = 2; writes = 2 }
-    # Messages of 8-bit codes (in2) are read 4 bytes at a time, where other streams are read 16:
-    # beside a pack of codes one or two numbers of its block, in two loops that are unrolled as that
-    # over neighbours
-    # (each loads addresses and weights of its own where the compiler unrolls both: for sm_100).
+    # Messages of codes (in2) are read 4 bytes at a time, where other streams are read 16: beside a
+    # pack of codes one or two numbers of its block, in three loops that are unrolled as that over
+    # neighbours (each loads addresses and weights of its own where the compiler unrolls all: for
+    # sm_100).
     encoded = name ~ /ELin2ELb/
     terms = name ~ /ELi0ELb|ELin2ELb/ ? 0 : name ~ /ELi1ELb/ ? 1 : name ~ /ELi2ELb/ ? 2 : -1
     aligned = name !~ /ELin1ELb0E/
@@ -189,7 +189,7 @@ if [ -f "$work/update.ptx" ]; then
       # the loop over neighbours: two bodies, and what is left
       unrolled = terms < 0 && wide_loads == wide + 2 * packs
       if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
-      if (narrow_loads > (encoded ? 12 : terms < 0 ? 6 : 0) + 21 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
+      if (narrow_loads > (encoded ? 18 : terms < 0 ? 6 : 0) + 21 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
       if (flags != packs) bad("loads of table entries: " flags ", not " packs)
       if (wide_stores < packs * (1 + writes) || wide_stores % (1 + writes) != 0) bad("16-byte stores: " wide_stores)
       if (narrow_stores > 0) bad("narrow stores: " narrow_stores)
