@@ -15,35 +15,6 @@
 namespace starling {
 namespace {
 
-/// Adds what model is trained, and how, to benchmarks of whole steps.
-template <class Settings>
-void add_training(CLI::App* app, Settings& settings) {
-  app->add_option("--model", settings.model,
-                  "see starling-train --list models; or the model object of a config")
-      ->capture_default_str();
-  app->add_option("--stem", settings.stem, "cifar or imagenet, for resnet18 … resnet152");
-  add_number(*app, "--image", settings.image, "image size in pixels", 1, 4096);
-  add_number(*app, "--classes", settings.classes, "outputs", 2, 1 << 20);
-  add_number(*app, "--tokens", settings.tokens,
-             "of a sample of a language model; 0: samples are images", 0, 1 << 20);
-  app->add_option("--optimizer", settings.optimizer, "see starling-train --list optimizers")
-      ->capture_default_str();
-  add_number(*app, "--steps", settings.steps, "steps to take the median of", 1, 100000);
-}
-void add_precision(CLI::App* app, std::string& precision) {
-  app->add_option("--precision", precision, "of products and activations")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-}
-void add_device(CLI::App* app, std::string& device) {
-  app->add_option("--device", device, "cpu or cuda")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-}
-void add_batch(CLI::App* app, std::int64_t& batch) {
-  add_number(*app, "--batch", batch, "samples of a step", 1, 1 << 20);
-}
-
 int run_bench(int argc, char** argv) {
   CLI::App app{"Measures parts of Starling against a limit of the same run.", "starling-bench"};
   app.require_subcommand(1);
@@ -59,25 +30,32 @@ int run_bench(int argc, char** argv) {
     add_number(*bench, "--repeats", repeats, "runs to take the median of", 1, 100000);
   };
 
-  StepBench step_settings{{"resnet20", "accum_adamw", 32, 10, 20}, "fp32", 128};
-  CLI::App* step =
-      add("step", "whole training steps of a model on one rank, against its convolutions alone",
-          step_settings.json);
-  add_training(step, step_settings);
-  add_batch(step, step_settings.batch);
-  add_precision(step, step_settings.precision);
-  add_threads(step, step_settings.threads);
-
-  std::int64_t parameters = 25'600'000;
-  int threads = 1, repeats = 20;
-  bool json = false;
-  const auto add_parameters = [&](CLI::App* bench) {
-    add_number(*bench, "--parameters", parameters, "elements of the bucket", 32, 2'000'000'000);
+  StepBench step_settings;
+  CLI::App* step = add("step", "whole training steps of a model on one rank, against their floor",
+                       step_settings.json);
+  const auto choose = [&](const char* name, std::string& value, const char* doc,
+                          const std::vector<std::string>& known) {
+    step->add_option(name, value, doc)->capture_default_str()->check(CLI::IsMember(known));
   };
-  CLI::App* update = add("update", "the fused update kernels, against copying as many bytes", json);
-  add_parameters(update);
-  add_threads(update, threads);
-  add_repeats(update, repeats);
+  step->add_option("--model", step_settings.model,
+                   "see starling-train --list models; or the model object of a config")
+      ->capture_default_str();
+  step->add_option("--stem", step_settings.stem, "cifar or imagenet, for resnet18 … resnet152");
+  add_number(*step, "--image", step_settings.image, "image size in pixels", 1, 4096);
+  add_number(*step, "--classes", step_settings.classes, "outputs", 2, 1 << 20);
+  add_number(*step, "--tokens", step_settings.tokens,
+             "of a sample of a language model; 0: samples are images", 0, 1 << 20);
+  step->add_option("--optimizer", step_settings.optimizer, "see starling-train --list optimizers")
+      ->capture_default_str();
+  add_number(*step, "--steps", step_settings.steps, "steps to take the median of", 1, 100000);
+  add_number(*step, "--batch", step_settings.batch, "samples of a step", 1, 1 << 20);
+  choose("--precision", step_settings.precision, "of products and activations",
+         {"fp32", "bf16", "fp16"});
+  choose("--device", step_settings.device, "cpu or cuda", {"cpu", "cuda"});
+  add_threads(step, step_settings.threads);
+  step->add_flag("--tf32", step_settings.tf32, "fp32 products may use TF32, on a GPU");
+  step->add_flag("--cudnn-benchmark", step_settings.cudnn_benchmark,
+                 "time the candidates for each convolution, on a GPU");
 
   ExchangeBench exchange_settings;
   CLI::App* exchange =
@@ -93,29 +71,6 @@ int run_bench(int argc, char** argv) {
   add_number(*exchange, "--buckets", exchange_settings.buckets,
              "buckets taken in turn; many find the caches cold", 1, 1024);
   add_repeats(exchange, exchange_settings.repeats);
-
-  KernelsBench kernel_settings;
-  CLI::App* kernels =
-      add("kernels", "single operations, against memory bandwidth or peak arithmetic",
-          kernel_settings.json);
-  add_device(kernels, kernel_settings.device);
-  add_precision(kernels, kernel_settings.precision);
-  kernels
-      ->add_option("--batch", kernel_settings.batch,
-                   "samples; by default 128 on a CPU, 2048 on a GPU, beyond its caches")
-      ->check(whole_in(1, 1 << 16));
-  add_threads(kernels, kernel_settings.threads);
-  add_repeats(kernels, kernel_settings.repeats);
-
-  FunctionsBench function_settings;
-  CLI::App* functions = add(
-      "functions", "functions of tensors, forward and backward, against a copy or a large product",
-      function_settings.json);
-  add_device(functions, function_settings.device);
-  add_precision(functions, function_settings.precision);
-  functions->add_option("--only", function_settings.only, "those whose name has this");
-  add_threads(functions, function_settings.threads);
-  add_repeats(functions, function_settings.repeats);
 
   FloorBench floor_settings;
   const CLI::Validator of_known_gpu(
@@ -157,46 +112,13 @@ int run_bench(int argc, char** argv) {
       ->check(number_in(1e-6, 1e6));
   add_number(*floor, "--ranks", floor_settings.ranks, "ranks that train together", 1, 1 << 20);
 
-  StepBench gpu_settings{{"resnet50", "adamw", 224, 1000, 40}, "bf16", 256};
-  CLI::App* gpu_step =
-      add("gpu-step", "whole training steps of a model on one GPU, against their floor",
-          gpu_settings.json);
-  add_training(gpu_step, gpu_settings);
-  add_batch(gpu_step, gpu_settings.batch);
-  add_precision(gpu_step, gpu_settings.precision);
-  gpu_step->add_flag("--tf32", gpu_settings.tf32, "fp32 products may use TF32");
-  gpu_step->add_flag("--cudnn-benchmark", gpu_settings.cudnn_benchmark,
-                     "time the candidates for each convolution");
-  gpu_step->add_flag(
-      "--plain", gpu_settings.plain,
-      "without the bucket scheduler and gossip: all updates after the backward pass");
-
-  CLI::App* gpu_update =
-      add("gpu-update", "the fused update kernels on one GPU, against copying as many bytes", json);
-  add_parameters(gpu_update);
-  add_repeats(gpu_update, repeats);
-
-  SchedulerBench scheduler_settings{{"resnet50", "accum_adamw", 224, 1000, 2000}};
-  CLI::App* scheduler =
-      add("scheduler", "host time that the bucket scheduler and the algorithms take for themselves",
-          scheduler_settings.json);
-  add_training(scheduler, scheduler_settings);
-  add_number(*scheduler, "--bucket-mb", scheduler_settings.bucket_mb, "MiB of a bucket", 0.001,
-             16384.0);
-  add_number(*scheduler, "--ranks", scheduler_settings.ranks, "ranks that train together", 1,
-             1 << 16);
-  scheduler->add_option("--topology", scheduler_settings.topology,
-                        "see starling-train --list topologies; default: base-2");
-
   PicturesBench pictures_settings;
-  CLI::App* pictures = add("pictures",
-                           "random crops of picture files or shards on one core, against decoding "
-                           "whole pictures or copying",
-                           pictures_settings.json);
+  CLI::App* pictures =
+      add("pictures", "random crops of picture files on one core, against decoding them whole",
+          pictures_settings.json);
   pictures
-      ->add_option(
-          "folder", pictures_settings.folder,
-          "has a folder of JPEG or PNG files for each class, or is what starling-prepare has made")
+      ->add_option("folder", pictures_settings.folder,
+                   "has a folder of JPEG or PNG files for each class")
       ->required();
   add_number(*pictures, "--pictures", pictures_settings.pictures,
              "how many, spread over the folder", 1, 1'000'000);
@@ -213,17 +135,11 @@ int run_bench(int argc, char** argv) {
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   register_builtins();
-  if (*gpu_step) return bench_gpu_step(gpu_settings);
-  if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
-  if (*functions) return bench_functions(function_settings);
-  if (*scheduler) return bench_scheduler(scheduler_settings);
-  if (*pictures) return bench_pictures(pictures_settings);
-  if (*augment) return bench_augment(augment_settings);
-  if (*floor) return bench_floor(floor_settings);
   if (*step) return bench_step(step_settings);
   if (*exchange) return bench_exchange(exchange_settings);
-  if (*update) return bench_update(parameters, threads, repeats, json);
-  return bench_kernels(kernel_settings);
+  if (*floor) return bench_floor(floor_settings);
+  if (*pictures) return bench_pictures(pictures_settings);
+  return bench_augment(augment_settings);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ for tool in xz readelf objdump strip mpirun ompi_info; do
   command -v $tool >/dev/null || die "$tool is missing; install xz-utils, binutils and openmpi-bin (scripts/setup.sh)"
 done
 
-programs=(starling-train starling-bench starling-topo starling-prepare starling-predict test_cuda_device)
+programs=(starling-train starling-bench starling-topo starling-prepare starling-predict test_operations test_cuda_device)
 if [ -n "$from" ]; then
   [ -d "$from" ] || die "--from-build: there is no folder $from"
   build=$(cd "$from" && pwd)

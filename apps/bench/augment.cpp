@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "apps/bench/benches.h"
-#include "apps/bench/support.h"
 #include "apps/data/batch_maker.h"
 #include "apps/data/image_dataset.h"
 #include "core/console.h"

@@ -4,10 +4,8 @@
 #include <vector>
 
 #include "apps/bench/benches.h"
-#include "apps/bench/support.h"
 #include "apps/data/augment.h"
 #include "apps/data/picture_index.h"
-#include "apps/data/shards/shard_set.h"
 #include "apps/pictures/codec.h"
 #include "apps/pictures/picture.h"
 #include "core/console.h"
@@ -43,7 +41,6 @@ Augmenters torchvision_crop() {
 }  // namespace
 
 int bench_pictures(const PicturesBench& settings) {
-  if (has_shard_index(settings.folder)) return bench_shards(settings);
   const std::vector<PictureBytes> pictures = load(settings);
   const Augmenters crop = torchvision_crop();
   std::vector<std::uint8_t> image(static_cast<std::size_t>(kSide * kSide * 3));

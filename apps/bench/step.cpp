@@ -1,108 +1,269 @@
-#include "apps/bench/benches.h"
-
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "apps/bench/conv_bound.h"
-#include "apps/bench/support.h"
-#include "apps/bench/training.h"
+#include "apps/bench/benches.h"
 #include "apps/training/device/device.h"
+#include "apps/training/estimates/floor.h"
+#include "apps/training/tasks/training_pass.h"
+#include "comm/algorithm.h"
+#include "comm/bucket.h"
+#include "comm/scheduler.h"
+#include "core/autograd.h"
+#include "core/config.h"
 #include "core/console.h"
+#include "core/error.h"
+#include "core/forwarding_backend.h"
 #include "core/host.h"
-#include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
+#include "core/random.h"
 #include "kernels/open_backend.h"
+#include "kernels/optimizer.h"
+#include "layers/layer.h"
+#include "topology/topology.h"
 
 namespace starling {
-
 namespace {
 
-/// Also records the convolutions' shapes.
-class ConvolutionProfile final : public ProfilingBackend {
+constexpr int kWarmUp = 4, kProfiledSteps = 3;
+
+/// With `profiling` the host waits for each operation and records its time.
+class ProfilingBackend final : public ForwardingBackend {
  public:
-  using ProfilingBackend::ProfilingBackend;
-  void issue(const Conv2dForward& args) override {
-    if (recording)
-      convolutions.push_back(
-          {args.x.shape(), args.weight.shape(), args.y.shape(), args.window, false});
-    ProfilingBackend::issue(args);
+  using ForwardingBackend::ForwardingBackend;
+  std::map<std::string, double> seconds;
+  bool profiling = false;
+
+ protected:
+  void around(std::string_view name, const std::function<void()>& operation) override {
+    if (!profiling) return operation();
+    inner().synchronize();
+    seconds[std::string(name)] += seconds_of([&] {
+      operation();
+      inner().synchronize();
+    });
   }
-  void issue(const Conv2dBackwardData& args) override {
-    if (recording) {
-      for (ConvShape& shape : convolutions)
-        shape.backward_data |= shape.x == args.dx.shape() && shape.weight == args.weight.shape();
+};
+
+std::unique_ptr<Model> make_model_of(const StepBench& settings) {
+  const std::string& type = settings.model;
+  nlohmann::json config =
+      type.starts_with('{') ? parse_json(type, "--model") : nlohmann::json{{"type", type}};
+  config["num_classes"] = settings.classes;
+  if (!settings.stem.empty()) config["stem"] = settings.stem;
+  if (type == "mlp") config["hidden"] = {512, 512};
+  ConfigSection section(config, "bench");
+  if (settings.tokens > 0) return make_model(section, Shape{settings.tokens});
+  return make_model(section, Shape{settings.image, settings.image, 3});
+}
+
+std::unique_ptr<Task> make_task(const StepBench& settings) {
+  if (settings.tokens == 0)
+    return classification_task(Shape{settings.image, settings.image, 3}, settings.classes);
+  const DatasetInfo data{
+      .tensors = {{"tokens", {settings.tokens}, DType::kInt32, settings.classes},
+                  {"targets", {settings.tokens}, DType::kInt32, settings.classes}},
+      .all_count = true};
+  const nlohmann::json none = nlohmann::json::object();
+  ConfigSection keys(none, "task");
+  auto task = tasks().make("language_model", "task.type", keys, data);
+  task->set_loss(losses().make(task->usual_loss(), "loss.type", keys));
+  return task;
+}
+
+Tensor random_images(Backend& backend, const Shape& shape, DType dtype) {
+  std::vector<double> numbers(static_cast<std::size_t>(shape.elements()));
+  fill_random(Init::normal(1.0), 7, 0, shape.elements(), numbers.data());
+  const std::vector<float> pixels(numbers.begin(), numbers.end());
+  Tensor images(backend, shape, DType::kFloat32);
+  backend.copy_from_host(pixels.data(), images);
+  if (dtype == DType::kFloat32) return images;
+  Tensor low(backend, shape, dtype);
+  backend.cast({.x = images, .y = low});
+  return low;
+}
+
+/// Integers 0 … classes - 1, cyclically.
+Tensor labels_of(Backend& backend, const Shape& shape, std::int64_t classes) {
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(shape.elements()));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % classes);
+  Tensor labels(backend, shape, DType::kInt32);
+  backend.copy_from_host(numbers.data(), labels);
+  return labels;
+}
+
+/// Training on one rank with a batch in device memory: what a step costs without its input.
+class ResidentTraining {
+ public:
+  ResidentTraining(const StepBench& settings, Backend& backend, DType compute)
+      : backend_(backend),
+        model_(make_model_of(settings)),
+        rule_(make_bench_rule(settings.optimizer)),
+        task_(make_task(settings)),
+        transport_(make_single_transport()),
+        mixer_(transport_->make_mixer(backend)),
+        tape_(backend),
+        loss_scale_(compute == DType::kFloat16 ? 1024.0 : 1.0) {  // a typical scale of a real run
+    const nlohmann::json none = nlohmann::json::object();
+    ConfigSection section(none, "bench");
+    topology_ = make_topology(section, {1, 1});
+    const ShapeTrace trace =
+        trace_shapes(*task_, *model_, {settings.batch, DType::kFloat32, compute});
+    work_ = trace.work;
+    work_.push_back(count_update(*rule_, static_cast<double>(model_->parameter_count()), 0.0,
+                                 DType::kFloat32, compute));
+    std::vector<LayerExtent> extents;
+    for (const Parameter* parameter : model_->parameters()) {
+      if (parameter->trainable) extents.push_back(layer_of(*parameter));
     }
-    ProfilingBackend::issue(args);
+    const std::vector<OperationWork> matrices =
+        count_matrices(*rule_, extents, DType::kFloat32, work_.back());
+    work_.insert(work_.end(), matrices.begin(), matrices.end());
+
+    plan_ = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
+    buckets_ = make_buckets(plan_, backend, DType::kFloat32, *rule_, false, compute,
+                            usual_gradient_memory(backend));
+    model_->allocate_rest(backend, DType::kFloat32, compute);
+    model_->initialise(1);
+    model_->refresh_low();
+    const bool scaled = compute == DType::kFloat16;
+    algorithm_ = make_algorithm(algorithm_of({}), {.backend = backend,
+                                                   .transport = *transport_,
+                                                   .mixer = *mixer_,
+                                                   .rule = *rule_,
+                                                   .buckets = buckets_,
+                                                   .topology = topology_.get(),
+                                                   .in_backward = !scaled,
+                                                   .check_overflow = scaled});
+    scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
+    tape_.set_gradient_memory([this](Parameter& parameter) { scheduler_->begun(parameter); });
+    tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
+    const Shape input = model_->input_shape().with_batch(settings.batch);
+    batch_ = {{}, settings.batch, compute};
+    if (settings.tokens > 0) {
+      const Tensor tokens = labels_of(backend, input, settings.classes);
+      batch_.tensors = {{"tokens", tokens}, {"targets", tokens}};
+    } else {
+      batch_.tensors = {{"image", random_images(backend, input, compute)},
+                        {"label", labels_of(backend, {settings.batch}, settings.classes)}};
+    }
   }
-  std::vector<ConvShape> convolutions;
-  bool recording = false;
+  /// Issues a forward pass, a backward pass and the updates. Returns the loss.
+  Tensor step() {
+    scheduler_->begin_step(
+        {.step = done_, .optimizer_step = done_ + 1, .loss_scale = loss_scale_, .lr = 1e-3});
+    Pass pass{.backend = backend_,
+              .tape = &tape_,
+              .training = true,
+              .dropout_key = 1,
+              .dropout_counter = static_cast<std::uint64_t>(done_) << 24,
+              .loss_scale = loss_scale_};
+    const Tensor loss = training_pass(*task_, *model_, batch_, pass);
+    ++done_;
+    scheduler_->end_backward();
+    return loss;
+  }
+  /// What a step moves and computes.
+  const std::vector<OperationWork>& work() const { return work_; }
+
+ private:
+  Backend& backend_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<OptimizerRule> rule_;
+  std::unique_ptr<Task> task_;
+  BucketPlan plan_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Mixer> mixer_;
+  std::unique_ptr<Topology> topology_;
+  std::unique_ptr<Algorithm> algorithm_;
+  std::unique_ptr<BucketScheduler> scheduler_;
+  Tape tape_;
+  Batch batch_;
+  std::vector<OperationWork> work_;
+  double loss_scale_;
+  std::int64_t done_ = 0;
 };
 
 }  // namespace
 
 int bench_step(const StepBench& settings) {
-  const std::unique_ptr<Backend> device = open_backend(DeviceType::kCpu, settings.threads);
-  ConvolutionProfile backend(*device);
-  const DType compute = expected_compute(settings.precision, "cpu");
-  BenchTraining training(settings, backend, compute);
-  const auto step = [&] { training.step(); };
-  backend.recording = true;
-  step();
-  backend.recording = false;
-  step();
+  const bool gpu = settings.device == "cuda";
+  BackendSettings how;
+  how.threads = settings.threads;
+  how.tf32 = settings.tf32;
+  how.benchmark = settings.cudnn_benchmark;
+  const std::unique_ptr<Backend> device =
+      open_backend(gpu ? DeviceType::kCuda : DeviceType::kCpu, how);
+  ProfilingBackend backend(*device);
+  const DType compute = expected_compute(settings.precision, settings.device);
+  ResidentTraining training(settings, backend, compute);
+  for (int i = 0; i < kWarmUp; ++i) training.step();
+  backend.synchronize();
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
-  // measured before the bound allocates memory
-  const std::uint64_t peak = peak_resident_bytes();
-  if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is for fp32 only
-  ConvBound bound(backend.convolutions);
-  backend.profiling = true;
-  std::vector<double> step_seconds, bound_seconds;
-  for (std::int64_t i = 0; i < settings.steps; ++i) {
-    step_seconds.push_back(seconds_of(step));
-    bound_seconds.push_back(bound.run());
+  const int window = gpu ? 5 : 1;  // a GPU's host works ahead
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, settings.steps / window); ++i) {
+    seconds.push_back(seconds_of([&] {
+                        for (int k = 0; k < window; ++k) training.step();
+                        backend.synchronize();
+                      }) /
+                      window);
   }
-  const std::uint64_t steady = backend.memory_stats().system_allocations - allocations;
-  const double step_ms = 1e3 * median(step_seconds), bound_ms = 1e3 * median(bound_seconds);
+  const std::uint64_t steady = backend.memory_stats().system_allocations - allocations,
+                      peak = gpu ? backend.memory_stats().peak_in_use : peak_resident_bytes();
+  backend.profiling = true;
+  float loss = 0.0f;
+  for (int i = 0; i < kProfiledSteps; ++i) backend.copy_to_host(training.step(), &loss);
+  if (!std::isfinite(loss))
+    fail(ExitCode::kDiverged, "bench", "the loss became {} within {} steps", loss,
+         kWarmUp + settings.steps + kProfiledSteps);
+
+  const double step_s = median(seconds);
+  const std::optional<Ceilings> known = known_ceilings(device->description());
+  const Ceilings ceilings = known ? *known
+                            : gpu
+                                ? measured_ceilings(*device, compute)
+                                : measured_ceilings(*device, compute, std::int64_t{1} << 28, 1536);
+  const double flops = ceilings.flops(compute, settings.tf32),
+               floor_s = floor_of(training.work(), flops, ceilings.bytes_per_second).seconds;
   const char* unit = settings.tokens > 0 ? "token" : "image";
   const double per_second =
-      1e3 * static_cast<double>(settings.batch * std::max<std::int64_t>(1, settings.tokens)) /
-      step_ms;
-  const double ratio = step_ms > 0 ? bound_ms / step_ms : 0.0;
-
+      static_cast<double>(settings.batch * std::max<std::int64_t>(1, settings.tokens)) / step_s;
   if (settings.json) {
-    nlohmann::json result{{"model", settings.model},
-                          {"precision", settings.precision},
-                          {"batch", settings.batch},
-                          {"threads", settings.threads},
-                          {"device", device->description()},
-                          {"step_ms", step_ms},
-                          {fmt::format("{}s_per_second", unit), per_second},
-                          {"conv_bound_ms", bound_ms},
-                          {"ratio_to_bound", ratio},
-                          {"steady_state_allocations", steady},
-                          {"peak_memory_bytes", peak}};
-    for (const auto& [name, seconds] : backend.seconds)
-      result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
+    nlohmann::json result{
+        {"model", settings.model},   {"precision", name_of(compute)},
+        {"batch", settings.batch},   {"device", device->description()},
+        {"step_ms", 1e3 * step_s},   {fmt::format("{}s_per_second", unit), per_second},
+        {"floor_ms", 1e3 * floor_s}, {"steady_state_allocations", steady},
+        {"peak_memory_bytes", peak}, {"loss", loss}};
+    for (const auto& [name, time] : backend.seconds)
+      result["operations_ms"][name] = 1e3 * time / kProfiledSteps;
     answer("{}\n", result.dump());
     return 0;
   }
-  answer("{}, {}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.precision,
-         settings.batch, settings.threads, settings.threads == 1 ? "" : "s", settings.optimizer,
-         device->description());
+  answer("{}, batch {}, {}, {}, on {}\n", settings.model, settings.batch, name_of(compute),
+         settings.optimizer, device->description());
   answer(
-      "step {:.2f} ms (median of {}), {:.1f} {}s/s, peak memory {:.0f} MiB, {} allocations "
-      "from the system in steady state\n",
-      step_ms, settings.steps, per_second, unit, static_cast<double>(peak) / 1048576.0, steady);
-  if (bound_ms > 0.0)
-    answer("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms,
-           ratio);
-  double total = 0.0;
-  for (const auto& [name, seconds] : backend.seconds) {
-    const double ms = 1e3 * seconds / static_cast<double>(settings.steps);
-    total += ms;
-    answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", name, ms, 100.0 * ms / step_ms);
-  }
-  answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", "everything else", step_ms - total,
-         100.0 * (step_ms - total) / step_ms);
+      "step {:.2f} ms, {:.0f} {}s/s; floor {:.2f} ms as issued ({:.2f} of it reached) at {:.3g} "
+      "TB/s and {:.3g} TFLOP/s, {}\n",
+      1e3 * step_s, per_second, unit, 1e3 * floor_s, floor_s / step_s,
+      1e-12 * ceilings.bytes_per_second, 1e-12 * flops,
+      known ? fmt::format("an {}'s", known->device) : "measured here");
+  answer("memory: {:.0f} MiB at the peak, {} allocations in steady state; loss {:.4f}\n",
+         static_cast<double>(peak) / 1048576.0, steady, loss);
+  for (const auto& [name, time] : backend.seconds)
+    answer("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);
   return 0;
 }
 

@@ -84,7 +84,7 @@ def build_parts(capability):
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DSTARLING_CUDA=ON", "-DSTARLING_TESTS=ON", "-DSTARLING_WERROR=OFF", "-DSTARLING_GPU_TESTS=ON"]
     options += [f"-DSTARLING_CUDA_ARCHITECTURES={architectures}"] if architectures else []
     options += ["-G", "Ninja"] if shutil.which("ninja") and not (jobs.BUILD / "CMakeCache.txt").exists() else []
-    targets = ["starling_cuda", "test_cuda_device", "starling-train", "starling-bench", "starling-topo"]
+    targets = ["starling_cuda", "test_cuda_device", "starling-train", "starling-bench", "starling-topo", "test_operations"]
     lines = [shlex.join(map(str, words)) for words in ([jobs.ROOT / "scripts/get_cudnn_frontend.sh"], ["cmake", "-S", jobs.ROOT, "-B", jobs.BUILD, *options],
                                                        ["cmake", "--build", jobs.BUILD, "--parallel", cores(), "--target", *targets])]  # fmt: skip
     return [Part("build", 600, ["bash", "-c", f"{lines[0]}\n{lines[1]} &&\n{lines[2]}"])]
@@ -130,13 +130,13 @@ def all_parts(capability=""):
     torch = "import torch; print('PyTorch', torch.__version__, 'CUDA', torch.version.cuda, 'cuDNN', torch.backends.cudnn.version())"
     kernels = ["ncu", "--clock-control", "none", "--launch-skip", 1000, "--launch-count", 600, "--csv", "--metrics",
                "gpu__time_duration.sum,dram__bytes.sum,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active",
-               jobs.BUILD / "bin/starling-bench", "gpu-step", "--model", "gpt2", "--tokens", 1024, "--classes", 50257, "--batch", 16, "--steps", 5]  # fmt: skip
-    operations = lambda precision: [jobs.BUILD / "bin/starling-bench", "kernels", "--device", "cuda", "--precision", precision, "--repeats", 5]
+               jobs.BUILD / "bin/starling-bench", "step", "--device", "cuda", "--model", "gpt2", "--tokens", 1024, "--classes", 50257, "--batch", 16, "--steps", 5]  # fmt: skip
+    operations = lambda precision: [jobs.BUILD / "bin/test_operations", "speed", "--device", "cuda", "--precision", precision, "--repeats", 5]
     return [
         *build_parts(capability),
         Part("programs start", 60, ["bash", "-c", starts]),
         Part("PyTorch", 90, [sys.executable, "-c", torch], environment=jobs.outer_libraries()),
-        Part("first call of the device", 90, [jobs.BUILD / "bin/starling-bench", "gpu-update", "--parameters", 4096, "--repeats", 2]),
+        Part("first call of the device", 90, [jobs.BUILD / "bin/test_operations", "test", "--device", "cuda", "--only", "update "]),
         *test_parts(),
         Part("trainings", 150, train()),
         *measured("gpt2/starling32", "gpt2/compile", "operations/gpt2 50257 classes", "update/starling", "resnet50-bf16/starling", "functions/attention bf16",
@@ -162,7 +162,7 @@ def all_parts(capability=""):
         Part("4 ranks nccl and staged", 200, agree(4), about="ranks:staged"),
         Part("graphs of 2 ranks direct", 150, graphs("agree", "--ranks", 2, "--transport", "direct", "--jobs", 2), about="ranks:direct"),
         Part("graphs of 2 ranks nccl", 150, graphs("agree", "--ranks", 2, "--transport", "nccl", "--jobs", 2), about="ranks:nccl"),
-        *measured("resnet18-bf16/starling", "resnet18-bf16/compile", "resnet18-bf16/cudnn_benchmark", "scheduler/scheduled", "scheduler/plain"),
+        *measured("resnet18-bf16/starling", "resnet18-bf16/compile", "resnet18-bf16/cudnn_benchmark"),
         Part("exchange/exchange", 150, topic("measure", "exchange/exchange", "--known", "results.jsonl")),
         # Own kernels alone: a library's are its maker's to check. racecheck looks at shared memory,
         # which the others do not use.

@@ -29,6 +29,7 @@ from jobs import Failed, Skipped
 PARAMETERS = 25_600_000  # of the update
 LLM_C = 463_000  # tokens a second of its bf16 run of GPT-2 124M on one H100 (llm.c, discussion 481)
 STRETCH_IMAGES = 7_000  # a second, ResNet-50 in fp16 on one H200
+UPDATE_BYTES_MIXED = 32  # and with one
 UPDATE_BYTES = 28  # a parameter's share of AdamW's update without a neighbour, as starling-topo counts it
 LINKS, LATENCY = (400, 100), 20  # of 8 hosts, assumed: Gbit/s, microseconds
 IMAGES = {
@@ -64,8 +65,8 @@ def run(command, env=None):
     return jobs.outputs_of([([str(word) for word in command], env or jobs.environment())], pathlib.Path(str(command[0])).name)[0]
 
 
-def bench(*words):
-    return jobs.last_json(run([jobs.program("starling-bench"), *words, "--json"]))
+def bench(*words, program="starling-bench"):
+    return jobs.last_json(run([jobs.program(program), *words, "--json"]))
 
 
 def torch(script, *words):
@@ -78,14 +79,18 @@ def torch(script, *words):
 
 
 def update():
-    return bench("gpu-update", *(["--parameters", 4096, "--repeats", 1] if SMALL else ["--parameters", PARAMETERS]))
+    """Rows with one neighbour; a group of several updates is taken by the update."""
+    found = bench("speed", "--device", "cuda", "--only", "update ", *(["--batch", 1, "--repeats", 1] if SMALL else ["--batch", PARAMETERS // 4096]), program="test_operations")
+    row = lambda name, rate, ratio: {"name": name, "gb_per_s": rate, "ratio_to_copy": ratio, "ms": UPDATE_BYTES_MIXED * PARAMETERS / rate * 1e-6}
+    rows = [row(one["operation"].split()[1], one["rate"], one["ratio"]) for one in found["rows"]]
+    return {"device": found["device"], "results": [row("copy", found["copy_gb_per_second"], 1.0), *rows]}
 
 
-def step(name, precision, *more, steps=None):
+def step(name, precision, *more, steps=40):
     name, steps = ("mlp", 5) if SMALL else (name, steps)
     case = IMAGES[name]
     words = ["--model", name, *(["--stem", case["stem"]] if case["stem"] else []), "--precision", precision, "--batch", case["batch"], "--image", case["image"]]
-    return bench("gpu-step", *words, "--classes", case["classes"], *(["--steps", steps] if steps else []), *more)
+    return bench("step", "--device", "cuda", *words, "--classes", case["classes"], "--steps", steps, *more)
 
 
 def torch_step(name, precision, mode, steps=40):
@@ -162,7 +167,7 @@ def torch_text(mode, batch=32, model=()):
 
 
 def operations(classes):
-    return bench("gpu-step", *(["--model", "mlp", "--image", 8, "--classes", 10, "--batch", 8, "--precision", "bf16", "--steps", 5] if SMALL else
+    return bench("step", "--device", "cuda", *(["--model", "mlp", "--image", 8, "--classes", 10, "--batch", 8, "--precision", "bf16", "--steps", 5] if SMALL else
                                ["--model", "gpt2", "--tokens", 1024, "--classes", classes, "--batch", 32, "--precision", "bf16", "--steps", 10]))  # fmt: skip
 
 
@@ -211,7 +216,7 @@ MEASURES = {
     "operations/gpt2 50304 classes": (40, functools.partial(operations, 50304)),
     "llama/starling": (60, functools.partial(text, model=LLAMA)),
     "llama/compile": (150, functools.partial(torch_text, "compile", model=LLAMA)),
-    "update/starling": (40, update),
+    "update/starling": (90, update),
     "update/torch": (60, lambda: jobs.last_json(torch("step.py", "update"))),
     "update/compiled": (90, lambda: jobs.last_json(torch("step.py", "compiled"))),
     "matmul/torch": (40, lambda: jobs.last_json(torch("step.py", "matmul"))),
@@ -219,8 +224,6 @@ MEASURES = {
     "resnet20/cudnn_benchmark": (60, functools.partial(train_step, "resnet20", cuda_graphs=True, cudnn_benchmark=True)),
     "resnet20/issued": (60, functools.partial(train_step, "resnet20", cuda_graphs=False)),
     **{f"resnet20/{mode}": (120, functools.partial(torch_step, "resnet20", "bf16", mode, 400)) for mode in ("eager", "graphs", "reduce-overhead")},
-    "scheduler/scheduled": (60, functools.partial(step, "resnet50", "bf16", steps=40)),
-    "scheduler/plain": (60, functools.partial(step, "resnet50", "bf16", "--plain", steps=40)),
     "functions/attention bf16": (120, functools.partial(functions, "bf16", "attention")),
     "functions/attention fp32": (120, functools.partial(functions, "fp32", "attention")),
     "functions/bf16": (200, functools.partial(functions, "bf16", "")),
@@ -295,7 +298,7 @@ def goals(known):
     images = best(("resnet50-fp16/starling", "resnet50-fp16/cudnn_benchmark"), "images_per_second")
     row("ResNet-50, batch 256, fp16: stretch goal", f"≥ {STRETCH_IMAGES:,} images/s", images, f"{images or 0:,.0f} images/s", STRETCH_IMAGES)
     for precision in ("bf16", "fp16"):
-        mine = middle(known.get(f"resnet50-{precision}/starling", []), "peak_bytes")
+        mine = middle(known.get(f"resnet50-{precision}/starling", []), "peak_memory_bytes")
         other = middle(known.get(f"resnet50-{precision}/eager", []), "peak_memory_bytes")
         row(f"ResNet-50, batch 256, {precision}: memory", "≤ PyTorch's peak", over(mine, other), f"{over(mine, other) or 0:.2f} ×", 1.0, below=True)
     tables = [{r["name"]: r for r in one["results"]} for one in known.get("update/starling", [])]
@@ -307,8 +310,6 @@ def goals(known):
             other = middle(known.get(f"update/{part}", []), key)
             if rule == "adamw" or key.startswith(rule):
                 row(what, f"≥ {goal:g} × {text}", over(other, ms), f"{over(other, ms) or 0:.2f} × ({other or 0:.3f} ms)", goal)
-    scheduled, plain = (middle(known.get(f"scheduler/{part}", []), "step_ms") for part in ("scheduled", "plain"))
-    row("ResNet-50, batch 256, bf16: with the gossip scheduler, one rank", "≤ 1.01 × without it", over(scheduled, plain), f"{over(scheduled, plain) or 0:.3f} ×", 1.01, below=True)
     for one in known.get("host", []):
         row("ResNet-20, bf16: host time of a replayed step", "≤ 50 µs", one["host_us"], f"{one['host_us']:.0f} µs, {one['launch_us']:.0f} of them for the launch", 50, below=True)
         row("ResNet-20, bf16: the device without work between replayed steps", "≤ 2 %", one["idle_percent"], f"{one['idle_percent']:.1f} % of {one['step_us']:.0f} µs", 2, below=True)

@@ -254,7 +254,7 @@ def matmul():
 
 
 def cases(torch):
-    """(name, shapes, function): those of starling-bench functions, by the same names."""
+    """(name, shapes, function): those of test_operations speed --functions, by the same names."""
     from torch.nn import functional
 
     flat, rows, cube = (16 << 20,), (8192, 1024), (64, 128, 1024)

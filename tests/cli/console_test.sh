@@ -23,14 +23,14 @@ check "a dry run into a full disk" 5 "stdout could not be written: No space" bas
 check "an evaluation into a full disk" 5 "stdout could not be written: No space" bash -c '"$train" --evaluate out >/dev/full'
 check "a list into a full disk" 5 "stdout could not be written" bash -c '"$train" --list models >/dev/full'
 check "a topology into a full disk" 5 "could not be written" bash -c '"$STARLING_BUILD/bin/starling-topo" show ring -n 4 >/dev/full'
-check "a benchmark into a full disk" 5 "^starling-bench: \[output\] stdout could not be written: No space" bash -c '"$STARLING_BUILD/bin/starling-bench" update --parameters 1000 --repeats 1 >/dev/full'
+check "a benchmark into a full disk" 5 "^starling-bench: \[output\] stdout could not be written: No space" bash -c '"$STARLING_BUILD/bin/starling-bench" augment --size 8 --repeats 1 >/dev/full'
 check "a benchmark's JSON into a full disk" 5 "^starling-bench: \[output\] stdout could not be written: No space" bash -c \
   '"$STARLING_BUILD/bin/starling-bench" floor "$1" --json >/dev/full' _ "$root/configs/cifar10_resnet18.json"
 for name in train predict prepare topo doctor bench; do
   check "starling-$name's help into a full disk" 5 "stdout could not be written: No space" bash -c '"$STARLING_BUILD/bin/starling-$1" --help >/dev/full' _ $name
 done
-check "a benchmark's help" 0 "--repeats" "$STARLING_BUILD/bin/starling-bench" update --help
-check "a benchmark with stdout closed" 0 "ended well" closed '>&-' '"$STARLING_BUILD/bin/starling-bench" update --parameters 1000 --repeats 1'
+check "a benchmark's help" 0 "--repeats" "$STARLING_BUILD/bin/starling-bench" augment --help
+check "a benchmark with stdout closed" 0 "ended well" closed '>&-' '"$STARLING_BUILD/bin/starling-bench" augment --size 8 --repeats 1'
 check "two ranks' dry run into a full disk" 5 "stdout could not be written" bash -c 'mpirun --oversubscribe -n 2 bash -c "exec \"\$train\" small.json --dry-run >/dev/full"'
 
 # Nor is an error whose line nobody takes another one.

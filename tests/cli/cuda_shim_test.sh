@@ -2,7 +2,7 @@
 # The programs with --device cuda, whole, without a GPU: the plug-in that they open is the one whose
 # kernels run on the CPU (tests/fakes/cuda).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-install_shim starling-train starling-bench || die "libstarling_cuda_shim.so is missing; build it first"
+install_shim starling-train starling-bench test_operations || die "libstarling_cuda_shim.so is missing; build it first"
 export shim_train=$work/installed/bin/starling-train
 
 cat >model.json <<'END'
@@ -69,8 +69,7 @@ cp -r fp16 before && rm -r fp16/checkpoints/step-6
 check "a run resumed in fp16" 0 "continuing after step 3" "$shim_train" model.json --device cuda --set precision=fp16 --resume fp16
 verify "gives the same losses" same_losses before fp16
 
-check "starling-bench gpu-step" 0 "images/s" installed/bin/starling-bench gpu-step --model resnet20 --image 8 --classes 10 --batch 2 --steps 1 --precision fp16
+check "steps timed" 0 "images/s" installed/bin/starling-bench step --device cuda --model resnet20 --image 8 --classes 10 --batch 2 --steps 1 --precision fp16
 verify "no allocations in steady state" grep -q ", 0 allocations in steady state" "$work/.stdout"
-check "starling-bench gpu-update" 0 "accum_adamw" installed/bin/starling-bench gpu-update --parameters 1024 --repeats 1
-check "starling-bench kernels" 0 "batch norm 1024x16, residual, relu, backward .* of the copy" installed/bin/starling-bench kernels --device cuda --batch 1 --repeats 1 --precision bf16
+check "operations timed" 0 "batch norm 1024x16, residual, relu, backward .* of the copy" installed/bin/test_operations speed --device cuda --batch 1 --repeats 1 --precision bf16
 finish

@@ -29,7 +29,7 @@ check "each by itself, on purpose" 0 "1 rank on" env STARLING_ALONE=1 PMI_SIZE=3
 check "a misspelt option of a benchmark" 2 "did you mean '--optimizer'.*see starling-bench exchange --help" "$bench" exchange --optimiser adamw
 check "a benchmark that there is not" 2 "^starling-bench: \[arguments\] unknown subcommand 'exchang'; did you mean 'exchange'\?; known: " "$bench" exchang
 check "no benchmark" 2 "^starling-bench: \[arguments\] .*see starling-bench --help" "$bench"
-check "a benchmark's number out of range" 2 "^starling-bench: \[arguments\] --repeats: .*see starling-bench update --help" "$bench" update --repeats 0
+check "a benchmark's number out of range" 2 "^starling-bench: \[arguments\] --repeats: .*see starling-bench augment --help" "$bench" augment --repeats 0
 check "a GPU whose ceilings nobody knows" 2 "^starling-bench: \[arguments\] --on: the ceilings of RTX 1 are not known; known: H200, H100; others are given by" "$bench" floor --on "RTX 1"
 check "a benchmark's config that is not there" 2 "^starling-bench: \[.*none\.json" "$bench" floor none.json
 verify "in one line" one_line

@@ -19,12 +19,6 @@ verify "without a terminal progress is plain lines" grep -q "^picture 30/30 100%
 check "again there is nothing to do" 0 "0 shards made now" "$prepare" images pets shards
 check "all records are checked" 0 "^30 records in 2 shards, as written$" "$prepare" check shards --threads 2
 check "resized as JPEG" 0 "^30 pictures" "$prepare" images pets small --size 24 --quality 80 --threads 1
-"$prepare" example drawn --classes 1 --train 3 --val 1 --width 300 --height 300 >/dev/null && "$prepare" images drawn cut --raw >/dev/null
-check "how fast records are cut" 0 "left_ratio" "$build/bin/starling-bench" pictures cut --pictures 3 --repeats 1 --json
-verify "as a part of a copy's rate" python3 -c '
-import json
-row = json.load(open(".stdout"))
-assert abs(row["left_ratio"] * row["left_ms"] / row["left_bytes"] * 150528 / row["copy_ms"] - 1) < 1e-6, row'
 
 # Interrupted: 3,000 names of one picture, 30 in a shard.
 python3 - "$golden/444.jpg" <<'END'

@@ -3,7 +3,7 @@
 # all that it needs but CUDA's libraries, and runs in a clean folder; where this machine allows it,
 # also in a root folder with nothing else in it than a shell. 77 where there is no CUDA plug-in.
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
-for file in "$build/lib/libstarling_cuda.so" "$build/bin/test_cuda_device" "$build/bin/starling-bench" "$build/bin/starling-topo" "$build/bin/starling-prepare" "$build/bin/starling-predict"; do
+for file in "$build/lib/libstarling_cuda.so" "$build/bin/test_cuda_device" "$build/bin/test_operations" "$build/bin/starling-bench" "$build/bin/starling-topo" "$build/bin/starling-prepare" "$build/bin/starling-predict"; do
   if [ ! -f "$file" ]; then
     echo "skipped: $file is not built here"
     exit 77
@@ -51,7 +51,7 @@ bare() { env -i PATH=/usr/bin:/bin LD_LIBRARY_PATH="$folders" "$@"; }
 from_elsewhere() { # PROGRAM
   bare ldd "$1" | sed -nE 's/^.* => (.*) \(0x[0-9a-f]+\)$/\1/p' | grep -vF "$top/" | grep -vE '/(lib(c|m|mvec|dl|rt|pthread|util|resolv)\.so|lib(cu|nv|nccl))' || true
 }
-for program in starling-train starling-bench starling-topo starling-prepare starling-predict test_cuda_device mpirun; do
+for program in starling-train starling-bench starling-topo starling-prepare starling-predict test_operations test_cuda_device mpirun; do
   verify "$program takes its libraries from the archive" test -z "$(from_elsewhere "$top/build-gpu/bin/$program")"
 done
 export top folders

@@ -472,4 +472,48 @@ Numbers to_numbers(const Tensor& tensor) {
   return result;
 }
 
+std::string wrong_slopes(const Operation& op, Backend& backend) {
+  if (!op.backward) return "";
+  const std::vector<Numbers> inputs = random_inputs(op);
+  const Numbers seed = random_seed(op);
+  const Results found = run(op, backend, DType::kFloat64, inputs, seed);
+  const auto value = [&](const std::vector<Numbers>& point) {
+    const Results results = run(op, backend, DType::kFloat64, point, seed);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < seed.size(); ++i) sum += seed[i] * results.outputs[0][i];
+    return sum;
+  };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!op.differentiable(i)) continue;
+    // The slope along a direction
+    const auto differs = [&](double step, double allowed, double expected, const auto& direction) {
+      std::vector<Numbers> above = inputs, below = inputs;
+      for (std::size_t j = 0; j < inputs[i].size(); ++j) {
+        above[i][j] += step * direction(j);
+        below[i][j] -= step * direction(j);
+      }
+      const double slope = (value(above) - value(below)) / (2 * step);
+      return std::abs(slope - expected) < allowed
+                 ? std::string()
+                 : fmt::format("input {}: the slope is {}, its gradient {}", i, slope, expected);
+    };
+    double largest = 1.0;
+    for (const double v : found.gradients[i]) largest = std::max(largest, std::abs(v));
+    // Single elements spread over the tensor, and one random direction over all of it.
+    const std::size_t n = inputs[i].size(), stride = std::max<std::size_t>(1, n / 12) | 1;
+    for (std::size_t at = 0; at < n; at += stride) {
+      const std::string wrong = differs(1e-6, 1e-6 * largest, found.gradients[i][at],
+                                        [at](std::size_t j) { return j == at ? 1.0 : 0.0; });
+      if (!wrong.empty()) return fmt::format("element {} of {}", at, wrong);
+    }
+    const Numbers direction = random_numbers(static_cast<std::int64_t>(n), 55);
+    double expected = 0.0;
+    for (std::size_t j = 0; j < n; ++j) expected += direction[j] * found.gradients[i][j];
+    const std::string wrong = differs(1e-7, 1e-5 * std::max(1.0, std::abs(expected)), expected,
+                                      [&](std::size_t j) { return direction[j]; });
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 }  // namespace starling::tests

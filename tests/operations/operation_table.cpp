@@ -496,7 +496,10 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            resampled(Resampling::kAverage, {batch, 32, 32, 16}, 7, 7),
            squared_distance(n, true),
            fused_update({.rule = "adamw", .n = 4096 * batch, .own_states = false}),
-           fused_update({.rule = "accum_adamw", .n = 4096 * batch, .own_states = false}),
+           fused_update(
+               {.rule = "accum_adamw", .n = 4096 * batch, .updates = 3, .own_states = false}),
+           coded_sum(n, Code::kInt8, 256),
+           coded_rest(n, Code::kInt4, 256),
        }) {
     table.push_back(std::move(op));
   }

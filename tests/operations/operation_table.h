@@ -29,7 +29,7 @@ inline bool is_integer(Role role) { return role >= Role::kIndex; }
 /// One operation on one set of shapes: what it takes, how a backend runs it, and what it must give
 /// by an independent plain loop. The table drives the comparison with that loop, the gradient check
 /// by finite differences, and the comparison of fp32, instruction sets, thread counts and devices
-/// with fp64; and, in larger shapes, the timing of `starling-bench kernels`.
+/// with fp64; and, in larger shapes, the timing of `test_operations speed`.
 struct Operation {
   std::string name;
   std::vector<Shape> inputs, outputs;
@@ -125,6 +125,9 @@ Results run(const Operation& op, Backend& backend, DType dtype, const std::vecto
 /// another type, and those that may have one more in either dimension. In low precision only those
 /// of parameters.
 std::string taken_wrongly(const Operation& op, Backend& backend, DType dtype);
+
+/// Empty where its gradients in fp64 equal finite differences, otherwise the first that does not.
+std::string wrong_slopes(const Operation& op, Backend& backend);
 
 /// Largest difference relative to the largest finite number of b (or to 0.01, so that zeros
 /// compare). A difference in size, and NaN or an infinity on one side, count as 1e300.

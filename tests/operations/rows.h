@@ -196,6 +196,9 @@ struct UpdateRow {
   int terms = 1;     ///< neighbours
   Index step = 2;
   bool skip = false;  ///< GradientControl says so
+  /// Several to time a whole group, of which the first and the last do other work. Not compared
+  /// with the plain loop.
+  Index updates = 1;
   /// false: states are taken as the outputs hold them, so that a timing has no copies in it
   bool own_states = true;
 };

@@ -48,7 +48,8 @@ Operation fused_update(const UpdateRow& how) {
   op.output_roles.assign(op.outputs.size(), Role::kParameter);
   op.output_roles[1] = Role::kActivation;
   // The low-precision copy, 2 bytes more where there is one, is left out.
-  op.forward_bytes = static_cast<double>((rule->bytes_per_parameter(4) + 4 * how.terms) * how.n);
+  op.forward_bytes =
+      static_cast<double>((rule->bytes_per_parameter(4) + 4 * how.terms) * how.n * how.updates);
   op.fit = [=](std::vector<Numbers>& in) {
     in[2] = {kClipFactor, how.skip ? 1.0 : 0.0};
     if (states > 1) {
@@ -75,7 +76,7 @@ Operation fused_update(const UpdateRow& how) {
     }
     const bool low = is_low_precision(out[1].dtype());
     if (low) args.low = out[1];
-    b.update({*rule, args});
+    for (; args.step < how.step + how.updates; ++args.step) b.update({*rule, args});
     if (!low && how.own_states) b.copy(out[0], out[1]);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
