@@ -109,11 +109,15 @@ bool Gradients::run_concurrently(const std::function<void()>& work, std::vector<
   return tape_->branches_.issue(work, node_->parameters, std::move(keep));
 }
 
-void Gradients::recompute(Tensor x, const std::function<Variable(const Variable& x)>& body) {
+void Gradients::recompute(std::vector<Tensor> values,
+                          const std::function<Variable(std::span<const Variable> inputs)>& body) {
   std::vector<Tensor> terms = take_terms();
-  Variable input(std::move(x));
-  input.slot_ = at(node_->inputs, 0, "input");
-  const Variable y = body(input);
+  std::vector<Variable> inputs;
+  for (Tensor& value : values) {
+    inputs.emplace_back(std::move(value));
+    inputs.back().slot_ = at(node_->inputs, static_cast<int>(inputs.size()) - 1, "input");
+  }
+  const Variable y = body(inputs);
   if (y.value() && y.slot_)
     for (Tensor& term : terms) y.slot_->add(std::move(term));
   node_->recomputed = true;

@@ -170,10 +170,11 @@ class Gradients {
     return run_concurrently(work, std::move(keep));
   }
 
-  /// Recomputes the node's only output by calling `body` with `x`, the value of input 0, and
+  /// Recomputes the node's only output by calling `body` with the values of its inputs, and
   /// continues backward through what `body` records. The parameters that `body` uses must be the
   /// node's.
-  void recompute(Tensor x, const std::function<Variable(const Variable& x)>& body);
+  void recompute(std::vector<Tensor> values,
+                 const std::function<Variable(std::span<const Variable> inputs)>& body);
 
  private:
   friend class Tape;
@@ -323,6 +324,13 @@ class PassExtension {
   virtual ~PassExtension() = default;
 };
 
+/// What the backward pass computes again instead of the forward pass keeping it, to the same bits.
+enum class Recompute : std::uint8_t {
+  kNone,
+  kCheap,  ///< norms and activations: less memory for a little more time
+  kBlock,  ///< what is inside a model's blocks (Layer::set_block()): for one more forward pass
+};
+
 /// The context of a forward pass, passed down through all layers.
 struct Pass {
   Backend& backend;
@@ -333,9 +341,9 @@ struct Pass {
   std::uint64_t dropout_counter = 0;
   /// Part of an earlier pass is being recomputed: running statistics must not be updated again
   bool recomputing = false;
-  /// Recompute in the backward pass what is cheap to compute, instead of keeping it: less memory
-  /// for a little more time
-  bool lean = backend.device() != DeviceType::kCuda;
+  /// To train on; the meta backend, which traces shapes, stands for any
+  DeviceType device = backend.device();
+  Recompute recompute = usual_recompute(device);
   /// The backward pass will overwrite gradients (the first micro-batch of an update), not add to
   /// them
   bool overwrites = false;
@@ -346,6 +354,9 @@ struct Pass {
   std::function<void(std::string_view layer, std::span<const Variable> in, const Variable& out)>
       layer_observer = {};
 
+  static constexpr Recompute usual_recompute(DeviceType device) {
+    return device == DeviceType::kCuda ? Recompute::kNone : Recompute::kCheap;
+  }
   /// The extension of this type, or null.
   template <class T>
   T* find() const {

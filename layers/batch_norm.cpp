@@ -24,7 +24,9 @@ Variable BatchNorm::compute(const Variable& x, Pass& pass) {
 
 Variable BatchNorm::forward_fused(const Variable& x, Activation active, const Variable& residual,
                                   Pass& pass) {
-  return shell(x, pass, [&] { return functions::batch_norm(x, state_, active, residual, pass); });
+  return shell(x, pass, [&](Values in, Pass& now) {
+    return functions::batch_norm(in[0], state_, active, residual, now);
+  });
 }
 
 void builtin::add_batch_norm(LayerRegistry& registry) {

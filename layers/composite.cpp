@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -73,41 +72,6 @@ class Combined : public Layer {
   std::optional<int> dim_;
 };
 
-/// Layers whose values the forward pass does not keep: the backward pass computes them again from
-/// the layers' input, to the same bits (Chen et al. 2016, arXiv 1604.06174).
-class Checkpoint : public Layer {
- public:
-  explicit Checkpoint(std::unique_ptr<Sequential> body) : pending_(std::move(body)) {}
-
- protected:
-  Shape build(const Shape& input) override {
-    body_ = &add_child("", std::move(pending_), input);
-    return body_->output_shape();
-  }
-  Variable compute(const Variable& x, Pass& pass) override {
-    if (!pass.tape) return body_->forward(x, pass);
-    Pass again = pass;  // with the same random numbers
-    again.recomputing = true;
-    again.layer_observer = nullptr;
-    Pass plain = pass;
-    plain.tape = nullptr;
-    const Tensor y = body_->forward(x, plain).value();
-    pass.dropout_counter = plain.dropout_counter;
-    // Do not sum the gradient's terms before the layers' last operation gets them.
-    constexpr int kMostTerms = std::numeric_limits<int>::max();
-    return pass.record(
-        "checkpoint", y, {x}, body_->parameters(),
-        [body = body_, x = x.value(), again](Gradients& g) mutable {
-          g.recompute(std::move(x), [&](const Variable& in) { return body->forward(in, again); });
-        },
-        kMostTerms);
-  }
-
- private:
-  std::unique_ptr<Sequential> pending_;  // until build()
-  Sequential* body_ = nullptr;
-};
-
 /// Scales each channel of an image by a factor computed from all channels' means (Hu et al. 2018,
 /// arXiv 1709.01507) by two layers with C / r numbers in between. Tensors: torchvision's
 /// SqueezeExcitation's, fc1 and fc2.
@@ -174,9 +138,10 @@ void builtin::add_composite(LayerRegistry& registry) {
   registry.add(
       "checkpoint",
       [](ConfigSection& section) {
-        return std::make_unique<Checkpoint>(
-            read_layers(section, "layers", R"([{"type": "relu"}])",
-                        "the layers, of which the forward pass keeps the input alone"));
+        auto layers = read_layers(section, "layers", R"([{"type": "relu"}])",
+                                  "the layers, of which the forward pass keeps the input alone");
+        layers->set_block(true);
+        return layers;
       },
       "layers that the backward pass computes again, to the same bits: less memory for one more "
       "forward pass of theirs");

@@ -202,7 +202,7 @@ class Chain final : public LazyValue {
         program_(std::move(program)),
         backend_(pass.backend),
         tape_(pass.tape),
-        lean_(pass.lean),
+        lean_(pass.recompute != Recompute::kNone),
         layer_(pass.tape ? pass.tape->layer() : std::string_view()) {}
   const Program& program() const { return program_; }
 

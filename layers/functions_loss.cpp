@@ -114,10 +114,10 @@ std::int64_t line_of(std::int64_t classes) {
 }
 /// Rows per chunk: enough for efficient products and few passes over the weight's gradient, in
 /// chunks of equal size and whole blocks of a product.
-std::int64_t rows_at_once(std::int64_t n, std::int64_t classes, bool lean) {
+std::int64_t rows_at_once(std::int64_t n, std::int64_t classes, DeviceType device) {
   constexpr std::int64_t kBlock = 64;
-  const std::int64_t most =
-      std::max<std::int64_t>(1, (std::int64_t{1} << (lean ? 24 : 28)) / line_of(classes));
+  const std::int64_t most = std::max<std::int64_t>(
+      1, (std::int64_t{1} << (device == DeviceType::kCuda ? 28 : 24)) / line_of(classes));
   const std::int64_t parts = std::max<std::int64_t>(1, (n + most - 1) / most);
   return std::min(most, whole((n + parts - 1) / parts, kBlock));
 }
@@ -129,7 +129,7 @@ void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std
                     std::optional<double> padding) {
   const std::int64_t n = x.shape()[0], inputs = x.shape()[1], classes = weight.shape()[0];
   const std::int64_t line = line_of(classes);
-  if (rows <= 0) rows = rows_at_once(n, classes, backend.device() == DeviceType::kCpu);
+  if (rows <= 0) rows = rows_at_once(n, classes, backend.device());
   rows = std::clamp<std::int64_t>(rows, 1, std::max<std::int64_t>(1, n));
   const Tensor logits(backend, {rows, line}, x.dtype());
   if (padding && line > classes) backend.fill(logits, *padding);
@@ -212,11 +212,11 @@ Variable linear_cross_entropy(const Variable& x, Parameter& weight, const Tensor
          "x is {} and the targets {} of {}; needed: an int32 class for each row", in.text(),
          targets.shape().text(), name_of(targets.dtype()));
   const std::int64_t n = targets.elements();
-  if (rows <= 0) rows = rows_at_once(n, weight.shape[0], pass.lean);
+  if (rows <= 0) rows = rows_at_once(n, weight.shape[0], pass.device);
   // Accumulate in the memory of the weight's gradient, if it is available.
   const bool wants_weight = pass.tape && weight.trainable;
   std::shared_ptr<Tensor> dweight;
-  if (wants_weight && pass.lean && pass.overwrites && !pass.recomputing)
+  if (wants_weight && pass.device != DeviceType::kCuda && pass.overwrites && !pass.recomputing)
     dweight = pass.tape->early_gradient(weight);
   const bool early = static_cast<bool>(dweight);
   if (wants_weight && !early)

@@ -170,7 +170,7 @@ Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Pa
   std::vector<Parameter*> parameters{&gamma};
   if (beta) parameters.push_back(beta);
   Variable y = pass.record(name, args.y, {x}, std::move(parameters), std::move(backward));
-  if (y.requires_grad() && pass.lean) {
+  if (y.requires_grad() && pass.recompute != Recompute::kNone) {
     LayerNormForward again = args;
     again.y = Tensor();
     y.set_recompute([again, &backend = pass.backend] {

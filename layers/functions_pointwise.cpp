@@ -28,9 +28,9 @@ MapFunction function_of(Activation kind) {
 Variable activation(const Variable& x, Activation kind, Pass& pass) {
   if (kind == Activation::kNone) return x;
   // For the result of a layer, whose recomputation would take longer than most of a chain
-  const bool lean = std::exchange(pass.lean, false);
+  const Recompute asked = std::exchange(pass.recompute, Recompute::kNone);
   const Variable y = pointwise("activation", function_of(kind), x, pass);
-  pass.lean = lean;
+  pass.recompute = asked;
   return y;
 }
 

@@ -1,6 +1,7 @@
 #include "layers/layer.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <unordered_set>
 
@@ -166,15 +167,46 @@ void Layer::check_inputs(Values inputs) const {
 }
 
 Variable Layer::forward(Values inputs, Pass& pass) {
-  return shell(inputs, pass, [&] { return compute_several(inputs, pass); });
+  return shell(inputs, pass,
+               [this](Values values, Pass& now) { return compute_several(values, now); });
 }
 
-Variable Layer::shell(Values inputs, Pass& pass, const std::function<Variable()>& body) const {
+/// The forward pass without a tape; the backward pass does it again with one.
+Variable Layer::run_and_forget(Values inputs, Pass& pass, const Body& body) {
+  Pass again = pass;  // with the same random numbers
+  again.recomputing = true;
+  again.recompute = Pass::usual_recompute(pass.device);
+  again.layer_observer = nullptr;
+  std::vector<Tensor> values;
+  for (const Variable& input : inputs) values.push_back(input.value());
+  Pass plain = pass;
+  plain.tape = nullptr;
+  const Tensor y = body(std::vector<Variable>(values.begin(), values.end()), plain).value();
+  pass.dropout_counter = plain.dropout_counter;
+  // Do not sum the gradient's terms before the layer's last operation gets them.
+  constexpr int kMostTerms = std::numeric_limits<int>::max();
+  return pass.record(
+      "checkpoint", y, {inputs.begin(), inputs.end()}, parameters(),
+      [this, body, values = std::move(values), again](Gradients& g) mutable {
+        g.recompute(std::move(values), [&](Values in) {
+          const Tape::Scope scope(again.tape, name_);
+          return body(in, again);
+        });
+      },
+      kMostTerms);
+}
+
+Variable Layer::shell(Values inputs, Pass& pass, const Body& body) {
   check_inputs(inputs);
   const TraceSpan span("forward", name_);
   const Tape::Scope scope(pass.tape, name_);
   try {
-    Variable y = named("layer", shown(name_), body);
+    const bool forgets = pass.tape && (block_ == Block::kAlways ||
+                                       (block_ == Block::kWhereAsked && !pass.recomputing &&
+                                        pass.recompute == Recompute::kBlock));
+    Variable y = named("layer", shown(name_), [&] {
+      return forgets ? run_and_forget(inputs, pass, body) : body(inputs, pass);
+    });
     check_output(inputs, y);
     if (pass.layer_observer) pass.layer_observer(shown(name_), inputs, y);
     return y;
@@ -327,6 +359,12 @@ void Model::allocate_rest(Backend& backend, DType dtype, DType compute) {
     buffer->value =
         Tensor(backend, buffer->shape, is_floating(buffer->dtype) ? dtype : buffer->dtype);
   }
+}
+
+bool Model::has_blocks() const {
+  bool found = false;
+  root_->for_each([&](Layer& layer) { found |= layer.is_block(); });
+  return found;
 }
 
 void Model::refresh_low() {

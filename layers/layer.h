@@ -97,6 +97,12 @@ class Layer {
   /// Calls begin_values() of the children, then of this layer, after all tensors were initialised.
   void begin(const FirstSamples& samples);
 
+  /// Makes this layer a block of its model, or a part that is recomputed `always`: with
+  /// Pass::recompute kBlock its forward pass keeps its inputs alone, and the backward pass computes
+  /// it again, to the same bits (Chen et al. 2016, arXiv 1604.06174).
+  void set_block(bool always = false) { block_ = always ? Block::kAlways : Block::kWhereAsked; }
+  bool is_block() const { return block_ == Block::kWhereAsked; }
+
   /// Calls `visit` for each layer below this one, then for this one.
   void for_each(const std::function<void(Layer&)>& visit);
 
@@ -146,14 +152,19 @@ class Layer {
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// Does what forward() does around compute(): checks inputs and output, opens a trace range, adds
-  /// the layer's name to errors. For layers with a second entry point.
-  Variable shell(Values inputs, Pass& pass, const std::function<Variable()>& body) const;
-  Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const {
+  /// What forward() does around compute(): it checks inputs and output, recomputes a block, opens a
+  /// trace range, adds the layer's name to errors. For layers with a second entry point. The
+  /// backward pass may call `body` again, with the values of the inputs, if this is a block.
+  using Body = std::function<Variable(Values inputs, Pass& pass)>;
+  Variable shell(Values inputs, Pass& pass, const Body& body);
+  Variable shell(const Variable& x, Pass& pass, const Body& body) {
     return shell({&x, 1}, pass, body);
   }
 
  private:
+  enum class Block : std::uint8_t { kNone, kWhereAsked, kAlways };
+
+  Variable run_and_forget(Values inputs, Pass& pass, const Body& body);
   void check_inputs(Values inputs) const;
   void check_output(Values inputs, const Variable& y) const;
   void adopt(const std::string& name, std::unique_ptr<Layer> child, Shapes inputs);
@@ -162,6 +173,7 @@ class Layer {
   std::vector<Shape> inputs_;
   Shape output_;
   bool built_ = false;
+  Block block_ = Block::kNone;
   std::deque<Parameter> parameters_;  // deques: references stay valid
   std::deque<ModelBuffer> buffers_;
   std::vector<std::unique_ptr<Layer>> children_;
@@ -198,6 +210,8 @@ class Model {
   const Shape& output_shape() const { return root_->output_shape(); }
   void for_each(const std::function<void(Layer&)>& visit) { root_->for_each(visit); }
   FileNames file_names() const { return root_->file_names(); }
+  /// Whether it has blocks, which Recompute::kBlock recomputes.
+  bool has_blocks() const;
   /// The model as a language model (layers/language_model.h); null if it is none.
   LanguageModel* language_model() const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }

@@ -17,7 +17,9 @@ Variable LayerScale::compute(const Variable& x, Pass& pass) {
 }
 
 Variable LayerScale::forward_residual(const Variable& x, const Variable& residual, Pass& pass) {
-  return shell(x, pass, [&] { return functions::layer_scale(x, *scale_, residual, pass); });
+  return shell(x, pass, [&](Values in, Pass& now) {
+    return functions::layer_scale(in[0], *scale_, residual, now);
+  });
 }
 
 void builtin::add_layer_scale(LayerRegistry& registry) {

@@ -27,7 +27,9 @@ Variable Linear::compute(const Variable& x, Pass& pass) {
 }
 
 Variable Linear::forward_relu(const Variable& x, Pass& pass) {
-  return shell(x, pass, [&] { return functions::linear(x, *weight_, bias_, pass, true); });
+  return shell(x, pass, [this](Values in, Pass& now) {
+    return functions::linear(in[0], *weight_, bias_, now, true);
+  });
 }
 
 void builtin::add_linear(LayerRegistry& registry) {

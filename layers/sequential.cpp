@@ -66,7 +66,9 @@ Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, A
   const bool fused =
       !steps_.empty() && steps_.back().batch_norm && steps_.back().active == Activation::kNone;
   const Variable value =
-      shell(x, pass, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
+      shell(x, pass, [this, count = steps_.size() - (fused ? 1 : 0)](Values in, Pass& now) {
+        return run(in[0], count, now);
+      });
   const Variable other = shortcut ? shortcut->forward(x, pass) : x;
   if (fused) return steps_.back().batch_norm->forward_fused(value, active, other, pass);
   return functions::activation(functions::add(value, other, pass), active, pass);
@@ -90,7 +92,9 @@ Variable Residual::compute(const Variable& x, Pass& pass) {
 }
 
 Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pass) {
-  return shell(x, pass, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
+  return shell(x, pass, [this, active](Values in, Pass& now) {
+    return body_->forward_residual(in[0], shortcut_, active, now);
+  });
 }
 
 std::unique_ptr<Sequential> read_layers(ConfigSection& section, const std::string& key,

@@ -65,7 +65,9 @@ class Residual : public Layer {
       : pending_body_(std::move(body)),
         pending_shortcut_(std::move(shortcut)),
         body_name_(std::move(body_name)),
-        shortcut_name_(std::move(shortcut_name)) {}
+        shortcut_name_(std::move(shortcut_name)) {
+    set_block();
+  }
   Variable forward_fused(const Variable& x, Activation active, Pass& pass);
 
  protected:

@@ -424,12 +424,14 @@ void Trainer::issue_step() {
 Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
   const Batch& batch = loader_->make();
   if (norm_sums_) norm_sums_->begin_step(step_);
-  Pass pass{.backend = backend_,
-            .tape = &tape_,
-            .training = true,
-            .dropout_key = config_.seed,
-            .dropout_counter = dropout_counter(micro),
-            .extensions = {norm_sums_.get()}};
+  Pass pass{
+      .backend = backend_,
+      .tape = &tape_,
+      .training = true,
+      .dropout_key = config_.seed,
+      .dropout_counter = dropout_counter(micro),
+      .recompute = config_.device.recompute.value_or(Pass::usual_recompute(backend_.device())),
+      .extensions = {norm_sums_.get()}};
   if (config_.device.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
@@ -564,13 +566,16 @@ bool Trainer::step() {
         static_cast<double>(activation_bytes_) / static_cast<double>(config_.length.batch_size);
     const auto fits = static_cast<std::int64_t>(
         0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
+    const bool could_recompute =
+        config_.device.recompute != Recompute::kBlock && config_.model->has_blocks();
     fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1},
-         "{}; step {} with batch_size {}: {}", error.message(), step_ + 1,
+         "{}; step {} with batch_size {}: {}{}", error.message(), step_ + 1,
          config_.length.batch_size,
          fits >= 1 && config_.length.batch_size > 1
              ? fmt::format("a batch_size of about {} would fit",
                            std::min(fits, config_.length.batch_size - 1))
-             : "not even a batch_size of 1 would fit, so the model is too large for this device");
+             : "not even a batch_size of 1 would fit, so the model is too large for this device",
+         could_recompute ? "; \"recompute\": \"block\" takes less memory" : "");
   }
 }
 

@@ -118,6 +118,7 @@ std::unique_ptr<Layer> airbench_group(std::int64_t width, bool residual) {
     add(*group, "2");
   }
   group->add(Activation::kGelu);
+  group->set_block();
   return group;
 }
 

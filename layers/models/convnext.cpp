@@ -36,7 +36,9 @@ std::unique_ptr<Linear> convnext_linear(std::int64_t features) {
 /// process each pixel as a row.
 class ConvNextBlock : public Layer {
  public:
-  ConvNextBlock(double layer_scale, double drop) : initial_scale_(layer_scale), drop_(drop) {}
+  ConvNextBlock(double layer_scale, double drop) : initial_scale_(layer_scale), drop_(drop) {
+    set_block();
+  }
 
  protected:
   Shape build(const Shape& input) override {

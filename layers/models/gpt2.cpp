@@ -26,7 +26,7 @@ struct Gpt2Plan {
 /// x + c_proj(attention(ln_1 x)), then that + c_proj(gelu(c_fc(ln_2 x))).
 class Gpt2Block : public Layer {
  public:
-  explicit Gpt2Block(const Gpt2Plan& plan) : plan_(plan) {}
+  explicit Gpt2Block(const Gpt2Plan& plan) : plan_(plan) { set_block(); }
 
  protected:
   Shape build(const Shape& input) override {

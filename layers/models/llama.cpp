@@ -28,7 +28,7 @@ struct LlamaPlan {
 /// x + o_proj(attention(norm x)), then that + down(silu(gate(norm x)) · up(norm x)).
 class LlamaBlock : public Layer {
  public:
-  explicit LlamaBlock(const LlamaPlan& plan) : plan_(plan) {}
+  explicit LlamaBlock(const LlamaPlan& plan) : plan_(plan) { set_block(); }
 
  protected:
   Shape build(const Shape& input) override {

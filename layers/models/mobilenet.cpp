@@ -44,6 +44,7 @@ std::unique_ptr<Layer> inverted_residual(std::int64_t inputs, std::int64_t width
   if (stride == 1 && inputs == width) return std::make_unique<Residual>(std::move(body), "conv");
   auto block = std::make_unique<Sequential>();
   block->add("conv", std::move(body));
+  block->set_block();
   return block;
 }
 

@@ -30,7 +30,7 @@ std::unique_ptr<LayerNorm> vit_norm() { return std::make_unique<LayerNorm>(1e-6)
 /// x + attention(ln_1 x), then that + mlp(ln_2 x).
 class VitBlock : public Layer {
  public:
-  explicit VitBlock(const VitPlan& plan) : plan_(plan) {}
+  explicit VitBlock(const VitPlan& plan) : plan_(plan) { set_block(); }
 
  protected:
   Shape build(const Shape& input) override {

@@ -32,6 +32,7 @@ std::unique_ptr<Layer> preactivation_block(std::int64_t inputs, std::int64_t wid
     shortcut->add("convShortcut", plain_convolution(width, 1, stride));
   }
   block->add("", std::make_unique<Residual>(std::move(body), "", std::move(shortcut)));
+  block->set_block();
   return block;
 }
 

@@ -80,6 +80,7 @@ TEST_CASE(
   const std::string message = message_of_run(256, kCapacity);
   CHECK(test::contains(message, "[memory] "));
   CHECK(test::contains(message, "are free; step 1 with batch_size 256: "));
+  CHECK(test::contains(message, "; \"recompute\": \"block\" takes less memory"));
   const std::string words = "a batch_size of about ";
   const auto at = message.find(words);
   REQUIRE(at != std::string::npos);

@@ -151,6 +151,8 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | a plug-in that is no library | plugins.*libempty\.so | plugins=["./libempty.so"]
 2 3 | a world size that does not fit | one-peer-exp.*3.*base-2 | sync.topology.type=one-peer-exp
 2 1 | fp16 checks the whole gradient | sync\.update.*fp16.*after_backward | precision=fp16 | sync.update=in_backward
+2 1 | blocks of a model that has none | recompute: is block, but the model has no blocks; allowed: none, cheap | recompute=block
+2 1 | an unknown way to recompute | recompute.*did you mean 'block' | recompute=blocks
 2 1 | a loss's key that is out of range is named | loss\.gamma: expected .* found -1 | loss.type=focal | loss.gamma=-1
 2 1 | a loss without a middle | loss\.delta: .*found 0 | loss={"type": "huber", "delta": 0}
 2 1 | a key of another loss | loss\.delta: | loss={"type": "l1", "delta": 1}

@@ -35,8 +35,9 @@ struct Step {
   std::size_t nodes = 0;                     ///< of the tape after a forward pass
   std::uint64_t counter = 0;
 };
-Step step_of(const std::string& json, DType dtype) {
-  const auto model = model_from(json, {4, 3, 3});
+Step step_of(const std::string& json, DType dtype, const Shape& input = {4, 3, 3},
+             Recompute recompute = Recompute::kCheap) {
+  const auto model = model_from(json, input);
   model->allocate(cpu(), is_low_precision(dtype) ? DType::kFloat32 : dtype, dtype);
   std::uint64_t seed = 100;
   for (Parameter* parameter : model->parameters())
@@ -48,9 +49,10 @@ Step step_of(const std::string& json, DType dtype) {
   Tape tape(cpu());
   std::vector<std::string> ready;
   tape.set_ready_observer([&](Parameter& parameter) { ready.push_back(parameter.name); });
-  Pass pass{.backend = cpu(), .tape = &tape, .training = true, .dropout_key = 7};
+  Pass pass{
+      .backend = cpu(), .tape = &tape, .training = true, .dropout_key = 7, .recompute = recompute};
   for (const bool again : {false, true}) {
-    const Variable x = tape.leaf(cast_to(noise_tensor(again ? 5 : 6, {3, 4, 3, 3}), dtype));
+    const Variable x = tape.leaf(cast_to(noise_tensor(again ? 5 : 6, input.with_batch(3)), dtype));
     const Variable y = model->forward(f::multiply(x, 2.0, pass), pass);
     step.nodes = (void(y.value()), tape.nodes());
     const Variable weight(cast_to(noise_tensor(8, y.shape()), dtype));
@@ -84,6 +86,35 @@ TEST_CASE("layers/composite: what is computed again has the bits of what was kep
     CHECK(again.counter == kept.counter);
     CHECK(kept.nodes > 6);
     CHECK(again.nodes == 2);  // the multiplication before it, and its own
+  }
+}
+
+TEST_CASE("layers/composite: blocks that are computed again have the bits of what was kept") {
+  struct Blocks {
+    std::string model;
+    Shape input;
+    std::size_t blocks;
+  };
+  const std::vector<Blocks> models{
+      {R"({"type": "resnet20"})", {8, 8, 3}, 9},
+      {R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})", {8, 8, 3}, 3},
+      {R"({"type": "mobilenet_v2", "width_mult": 0.1})", {32, 32, 3}, 17},
+      {R"({"type": "vit_s_16", "image_size": 8, "patch_size": 4, "layers": 2, "heads": 2, "width": 8, "mlp": 16, "dropout": 0.2})",
+       {8, 8, 3},
+       2},
+      {R"({"type": "sequential", "layers": [{"type": "residual", "layers": [{"type": "batch_norm"}, {"type": "relu"}, {"type": "residual", "layers": [{"type": "dropout", "p": 0.3}]}]}, {"type": "relu"}, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
+       {4, 4, 2},
+       1}};
+  for (const auto& [model, input, blocks] : models) {
+    CAPTURE(model);
+    for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
+      CAPTURE(name_of(dtype));
+      const Step kept = step_of(model, dtype, input, Recompute::kNone),
+                 again = step_of(model, dtype, input, Recompute::kBlock);
+      CHECK(again.numbers == kept.numbers);
+      CHECK(again.counter == kept.counter);
+      CHECK(kept.nodes >= again.nodes + blocks);
+    }
   }
 }
 

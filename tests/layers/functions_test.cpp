@@ -502,9 +502,9 @@ TEST_CASE("layers/functions: sums, ReLU, tanh and the like keep no operand for t
       {"gelu", [](const Variable& x, Pass& p) { return f::gelu(x, p); }}};
   for (const auto& [name, function] : functions) {
     CAPTURE(name);
-    for (const bool lean : {false, true}) {
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kCheap}) {
       Tape tape(cpu());
-      Pass pass{.backend = cpu(), .tape = &tape, .lean = lean};
+      Pass pass{.backend = cpu(), .tape = &tape, .recompute = recompute};
       const Variable leaf = tape.leaf(noise_tensor(1, {3, 5}));
       std::weak_ptr<Storage> operand;
       Variable y;

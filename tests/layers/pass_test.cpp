@@ -77,8 +77,9 @@ TEST_CASE(
   CHECK(static_cast<double>(training) < 1.10 * static_cast<double>(activations));
 }
 
-TEST_CASE("layers/lean: less is kept, and gradients have the same bits") {
-  for (const std::string kind : {R"("gpt2")", R"("llama", "hidden": 64, "tie": true)"}) {
+TEST_CASE("layers/recompute: less is kept, and gradients have the same bits") {
+  for (const std::string kind :
+       {R"("gpt2", "dropout": 0.2)", R"("llama", "hidden": 64, "tie": true)"}) {
     CAPTURE(kind);
     const auto model =
         model_from(R"({"type": )" + kind +
@@ -102,13 +103,14 @@ TEST_CASE("layers/lean: less is kept, and gradients have the same bits") {
     cpu().copy_from_host(numbers.data(), tokens);
     model->allocate(cpu(), DType::kFloat32);
     model->initialise(3);
-    const auto gradients = [&](bool lean, bool overwrites, bool twice) {
+    const auto gradients = [&](Recompute recompute, bool overwrites, bool twice) {
       for (const Parameter* parameter : model->parameters()) cpu().fill(parameter->grad, 1e30);
       Tape tape(cpu());
       Pass pass{.backend = cpu(),
                 .tape = &tape,
                 .training = true,
-                .lean = lean,
+                .dropout_key = 5,
+                .recompute = recompute,
                 .overwrites = overwrites};
       tape.backward(loss_of(tokens, pass, twice));
       std::vector<double> all;
@@ -118,23 +120,27 @@ TEST_CASE("layers/lean: less is kept, and gradients have the same bits") {
       return all;
     };
     for (const bool twice : {false, true}) {
-      const std::vector<double> kept = gradients(false, false, twice);
-      CHECK(gradients(true, false, twice) == kept);
-      CHECK(gradients(true, true, twice) == kept);
+      const std::vector<double> kept = gradients(Recompute::kNone, false, twice);
+      for (const Recompute recompute : {Recompute::kCheap, Recompute::kBlock})
+        for (const bool overwrites : {false, true})
+          CHECK(gradients(recompute, overwrites, twice) == kept);
     }
 
     const auto meta = make_meta_backend();
     model->allocate(*meta, DType::kFloat32);
     const std::size_t before = meta->memory_stats().in_use;
-    const auto held = [&](bool lean) {
+    const auto held = [&](Recompute recompute) {
       Tape tape(*meta);
-      Pass pass{.backend = *meta, .tape = &tape, .training = true, .lean = lean};
+      Pass pass{.backend = *meta, .tape = &tape, .training = true, .recompute = recompute};
       const Variable hidden = text.hidden(Variable(Tensor(*meta, {2, 32}, DType::kInt32)), pass);
       return static_cast<std::int64_t>(meta->memory_stats().in_use - before);
     };
     // Of each block the outputs of two norms, and what goes into the last product, which is of 64
     // numbers a token; and nothing of the last norm, whose output lives.
-    CHECK(held(false) - held(true) == 4 * 64 * 2 * (16 + 16 + 64));
+    const std::int64_t most = held(Recompute::kNone), block = held(Recompute::kBlock);
+    CHECK(most - held(Recompute::kCheap) == 4 * 64 * 2 * (16 + 16 + 64));
+    // The input of each block, of the last norm (with its statistics), and its output.
+    CHECK(block <= 4 * 64 * (4 * 16 + 2) + 4 * 64 * (kind.starts_with("\"gpt2") ? 16 + 4 : 0));
   }
 }
 

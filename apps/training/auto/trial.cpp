@@ -34,7 +34,10 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
   };
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
-  Pass pass{.backend = backend, .tape = &tape, .training = true};
+  Pass pass{.backend = backend,
+            .tape = &tape,
+            .training = true,
+            .recompute = config.device.recompute.value_or(Pass::usual_recompute(backend.device()))};
   training_pass(*config.task, *config.model, batch, pass, {.before_backward = [&](const Variable&) {
     times.forward = lap();
     start = Clock::now();

@@ -62,6 +62,10 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   std::vector<std::string> metrics;
   config.task = read_task(root, config.data.info, metrics);
   config.model = read_model(root, config.data.info, config.task.get());
+  if (config.device.recompute == Recompute::kBlock && !config.model->has_blocks())
+    root.error("recompute",
+               "is block, but the model has no blocks; allowed: none, cheap, or layers of type "
+               "`checkpoint` in a `sequential` model");
   config.length = read_length(root);
   read_optimizer(root, *config.model, config.device.type, site.ranks, config.optimizer);
   if (config.device.type == "cuda") {

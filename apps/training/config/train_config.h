@@ -44,8 +44,12 @@ struct TrainConfig {
   nlohmann::json written;  ///< as the user gave it, without defaults
 
   PassShape pass_shape() const {
-    return {length.batch_size, device.dtype, device.compute, sync.synchronized_norms,
-            device.type == "cuda" ? DeviceType::kCuda : DeviceType::kCpu};
+    return {length.batch_size,
+            device.dtype,
+            device.compute,
+            sync.synchronized_norms,
+            device.type == "cuda" ? DeviceType::kCuda : DeviceType::kCpu,
+            device.recompute};
   }
 };
 

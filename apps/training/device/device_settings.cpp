@@ -47,6 +47,14 @@ DeviceSettings read_device(ConfigSection& root) {
   root.read("cudnn_benchmark", settings.cudnn_benchmark,
             "on GPUs: time the candidate algorithms of each convolution");
   settings.cuda_graphs = read_cuda_graphs(root);
+  root.read("recompute", settings.recompute,
+            {{"auto", std::nullopt},
+             {"none", Recompute::kNone},
+             {"cheap", Recompute::kCheap},
+             {"block", Recompute::kBlock}},
+            "what the backward pass computes again instead of keeping it, to the same bits: norms "
+            "and activations (cheap), or whole blocks of the model (block), of which their inputs "
+            "alone are kept; auto: cheap on a CPU, none on a GPU");
   return settings;
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "core/autograd.h"
 #include "core/config.h"
 #include "core/dtype.h"
 
@@ -20,11 +22,12 @@ struct DeviceSettings {
   int threads = 0;  ///< compute threads of a rank on a CPU; 0: an equal share of the host's cores
   bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
   GraphChoice cuda_graphs = GraphChoice::kAuto;
-  bool check_numbers = false;  ///< the host looks for numbers that are not finite
+  std::optional<Recompute> recompute;  ///< none: as Pass has it for the device
+  bool check_numbers = false;          ///< the host looks for numbers that are not finite
 };
 
-/// Reads `device`, `precision`, `threads`, `deterministic`, `tf32`, `cudnn_benchmark` and
-/// `cuda_graphs`.
+/// Reads `device`, `precision`, `threads`, `deterministic`, `tf32`, `cudnn_benchmark`,
+/// `cuda_graphs` and `recompute`.
 DeviceSettings read_device(ConfigSection& root);
 
 }  // namespace starling

@@ -82,6 +82,28 @@ std::string memory_text(const MemoryNeed& need) {
                      size_text(need.total()));
 }
 
+/// What activations take by each `recompute`, where the model has blocks.
+std::vector<std::pair<std::string, double>> activations_by_recompute(const TrainConfig& config) {
+  std::vector<std::pair<std::string, double>> result;
+  if (!config.model->has_blocks()) return result;
+  for (const auto& [name, mode] : {std::pair{"none", Recompute::kNone},
+                                   {"cheap", Recompute::kCheap},
+                                   {"block", Recompute::kBlock}}) {
+    PassShape shape = config.pass_shape();
+    shape.recompute = mode;
+    const ShapeTrace trace =
+        trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
+    result.emplace_back(name, static_cast<double>(trace.activation_bytes));
+  }
+  return result;
+}
+std::string recompute_text(const TrainConfig& config) {
+  std::vector<std::string> parts;
+  for (const auto& [name, bytes] : activations_by_recompute(config))
+    parts.push_back(fmt::format("{} {}", name, size_text(bytes)));
+  return parts.empty() ? "" : fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
+}
+
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
 std::string cache_text(const DataSettings& data, const RankLayout& site) {
   if (!data.cache) return {};
@@ -260,6 +282,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
                      size_text(largest * static_cast<double>(size_of(config.device.dtype))));
   out += disk_text(config, site, trace);
+  out += recompute_text(config);
   return out + memory_text(memory_need(config, site, trace));
 }
 

@@ -85,7 +85,8 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     Pass pass{.backend = backend,
               .tape = &tape,
               .training = true,
-              .lean = shape.device != DeviceType::kCuda,
+              .device = shape.device,
+              .recompute = shape.recompute.value_or(Pass::usual_recompute(shape.device)),
               .extensions = {shape.synchronized_norms ? &sums : nullptr}};
     const Batch batch = empty_batch(task.tensors(), backend, shape.batch_size, shape.activations());
     training_pass(

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "apps/training/tasks/operation_work.h"
@@ -34,6 +35,7 @@ struct PassShape {
   DType compute = DType::kFloat32;       ///< of activations, if bf16 or fp16
   bool synchronized_norms = false;       ///< batch norms use statistics over all ranks (RankSums)
   DeviceType device = DeviceType::kCpu;  ///< to train on
+  std::optional<Recompute> recompute = {};
 
   DType activations() const { return is_low_precision(compute) ? compute : dtype; }
 };
