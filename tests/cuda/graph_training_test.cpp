@@ -67,6 +67,18 @@ TEST_CASE(
   CHECK(compare(with(with(config, {{"accumulate", 3}}), kAccumulating)).graphs == 5);
 }
 
+TEST_CASE("cuda/graph_training: blocks that are computed again have the bits of what is kept") {
+  const json vit{{"type", "vit_s_16"}, {"image_size", 6}, {"patch_size", 3}, {"layers", 2},
+                 {"heads", 2},         {"width", 8},      {"mlp", 16},       {"dropout", 0.2}};
+  for (const std::string precision : {"fp32", "bf16"}) {
+    CAPTURE(precision);
+    const json config = with(graph_config(5), {{"precision", precision}, {"model", vit}});
+    const GraphOutcome kept = train(with(config, {{"recompute", "none"}}));
+    for (const std::string recompute : {"cheap", "block"})
+      CHECK(differences(compare(with(config, {{"recompute", recompute}})), kept) == "");
+  }
+}
+
 TEST_CASE("cuda/graph_training: layers that are computed again, and what is made of layers") {
   const json layers = json::parse(R"([{"type": "conv2d", "out_channels": 4, "kernel_size": 3,
       "bias": false}, {"type": "checkpoint", "layers": [{"type": "batch_norm"}, {"type": "dropout", "p": 0.3},
