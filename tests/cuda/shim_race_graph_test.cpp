@@ -10,7 +10,6 @@
 
 #include "core/operations/map.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "tests/cuda/race_script.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
@@ -149,54 +148,6 @@ TEST_CASE("cuda/race: graphs and what is issued around them") {
   CHECK(std::any_of(upload.begin(), upload.end(), [](const Finding& f) {
     return f.one == "map" && f.other == "copy to the device";
   }));
-}
-
-TEST_CASE("cuda/race: operations of two communicators on one device must follow each other") {
-  // One on the communication stream, one on the update stream of the same thread.
-  for (const bool in_graph : {false, true}) {
-    for (const bool ordered : {false, true}) {
-      CAPTURE(in_graph);
-      CAPTURE(ordered);
-      RaceScript s;
-      char graph = 0;
-      const auto event = s.event();
-      if (in_graph) {
-        s.begin_capture(s.compute);
-        s.join(s.compute, s.communication);
-        s.join(s.compute, s.update);
-      }
-      s.all_reduce(1, 0, 64, 64);
-      s.record(event, s.communication);
-      if (ordered) s.wait(s.update, event);
-      s.all_reduce(2, 128, 192, 64, s.update);
-      if (in_graph) {
-        s.join(s.communication, s.compute);
-        s.join(s.update, s.compute);
-        s.end_capture(s.compute, &graph);
-        s.launch(s.compute, &graph);
-        s.launch(s.compute, &graph);
-      }
-      const std::vector<Finding> found = check_races(s.calls);
-      CHECK(found.size() == (ordered ? 0 : 1));
-      for (const Finding& finding : found) {
-        CHECK(finding.kind == Kind::kCommunicatorOrder);
-        CHECK(finding.text.find("communicator 1 on stream communication") != std::string::npos);
-        CHECK(finding.text.find("communicator 2") != std::string::npos);
-      }
-    }
-  }
-  // A graph on one stream, an operation by itself on another.
-  RaceScript s;
-  char graph = 0;
-  s.begin_capture(s.compute);
-  s.join(s.compute, s.communication);
-  s.all_reduce(1, 0, 64, 64);
-  s.join(s.communication, s.compute);
-  s.end_capture(s.compute, &graph);
-  s.launch(s.compute, &graph);
-  s.all_reduce(2, 128, 192, 64);
-  REQUIRE(check_races(s.calls).size() == 1);
-  CHECK(check_races(s.calls)[0].kind == Kind::kCommunicatorOrder);
 }
 
 }  // namespace starling::tests

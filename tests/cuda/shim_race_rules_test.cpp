@@ -1,310 +1,303 @@
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstddef>
+#include <map>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "tests/cuda/race_script.h"
+#include "core/error.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/support/errors.h"
 
-// What the race checker says of short records written by hand: one for each rule, and its neighbour
-// that is right.
+// What the race checker says of short records: one for each rule, and its neighbour that is right.
 namespace starling::tests {
 namespace {
 
 using cuda::CopyKind;
 using cuda::shim::Call;
+using cuda::shim::CallKind;
 using cuda::shim::check_communicators;
 using cuda::shim::check_races;
 using cuda::shim::Finding;
-using Kind = cuda::shim::Finding::Kind;
 
-using test::contains;
+/// A record of calls as text, a call up to each ';', over 4096 bytes of device memory and as many
+/// pinned ones. S is a stream (c compute, u update, x communication), E an event, C a communicator,
+/// AT+N are bytes:
+///   S reads LABEL AT+N | S writes LABEL AT+N | S takes AT+N | S frees AT+N
+///   S records E | S waits E | host waits E | host asks E | S follows S (by an event of their own)
+///   S uploads AT+N | S downloads AT+N (from and to the first pinned bytes)
+///   S captures | S ends | S launches | group | end
+///   init C RANK | split C PARENT RANK | send C PEER AT+N | receive C PEER AT+N
+///   S reduces C AT+N AT (all_reduce)
+class Script {
+ public:
+  explicit Script(const std::string& text, std::uint32_t thread = 1) : thread_(thread) {
+    for (const auto& [name, label] :
+         {std::pair{"c", "compute"}, {"u", "update"}, {"x", "communication"}})
+      add({.kind = CallKind::kCreateStream, .stream = handle(name), .label = label});
+    std::istringstream calls(text);
+    for (std::string call; std::getline(calls, call, ';');) read(call);
+  }
+  std::vector<Call> calls;
+
+ private:
+  struct Bytes {
+    std::byte* at;
+    std::size_t count;
+  };
+  static Bytes bytes(std::istringstream& words) {
+    static std::array<std::byte, 4096> memory;
+    std::size_t at = 0, count = 0;
+    char plus = 0;
+    words >> at >> plus >> count;
+    return {&memory[at], count};
+  }
+  void* handle(const std::string& name) { return &handles_[name]; }
+  void add(Call call) {
+    call.thread = thread_;
+    calls.push_back(std::move(call));
+  }
+  void record(const std::string& event, void* on) {
+    add({.kind = CallKind::kRecord,
+         .stream = on,
+         .event = handle(event),
+         .recording = ++recordings_[event]});
+  }
+  void wait(CallKind kind, const std::string& event, void* stream) {
+    add({.kind = kind, .stream = stream, .event = handle(event), .recording = recordings_[event]});
+  }
+  void read(const std::string& call) {
+    static std::array<std::byte, 4096> pinned;
+    std::istringstream words(call);
+    std::string first, verb, name;
+    int communicator = 0, number = 0;
+    if (!(words >> first)) return;
+    if (first == "group") return add({.kind = CallKind::kNcclGroupStart});
+    if (first == "end") return add({.kind = CallKind::kNcclGroupEnd});
+    if (first == "init") {
+      words >> communicator >> number;
+      return add({.kind = CallKind::kNcclInit, .communicator = communicator, .peer = number});
+    }
+    if (first == "split") {
+      int parent = 0;
+      words >> communicator >> parent >> number;
+      return add({.kind = CallKind::kNcclSplit,
+                  .communicator = communicator,
+                  .parent = parent,
+                  .peer = number});
+    }
+    if (first == "send" || first == "receive") {
+      words >> communicator >> number;
+      const auto [at, count] = bytes(words);
+      const bool sends = first == "send";
+      return add({.kind = sends ? CallKind::kNcclSend : CallKind::kNcclReceive,
+                  .stream = handle("x"),
+                  .from = sends ? at : nullptr,
+                  .to = sends ? nullptr : at,
+                  .bytes = count,
+                  .communicator = communicator,
+                  .peer = number});
+    }
+    words >> verb;
+    void* const stream = first == "host" ? nullptr : handle(first);
+    if (verb == "reads" || verb == "writes") {
+      words >> name;
+      const auto [at, count] = bytes(words);
+      const bool reads = verb == "reads";
+      return add({.kind = reads ? CallKind::kRead : CallKind::kWrite,
+                  .stream = stream,
+                  .label = name,
+                  .from = reads ? at : nullptr,
+                  .to = reads ? nullptr : at,
+                  .bytes = count});
+    }
+    if (verb == "takes" || verb == "frees") {
+      const auto [at, count] = bytes(words);
+      return add({.kind = verb == "takes" ? CallKind::kTake : CallKind::kGiveBack,
+                  .stream = stream,
+                  .to = at,
+                  .bytes = count});
+    }
+    if (verb == "uploads" || verb == "downloads") {
+      const auto [at, count] = bytes(words);
+      const bool up = verb == "uploads";
+      return add({.kind = CallKind::kCopy,
+                  .stream = stream,
+                  .from = up ? pinned.data() : at,
+                  .to = up ? at : pinned.data(),
+                  .bytes = count,
+                  .copy = up ? CopyKind::kHostToDevice : CopyKind::kDeviceToHost});
+    }
+    if (verb == "reduces") {
+      words >> communicator;
+      const auto [at, count] = bytes(words);
+      return add({.kind = CallKind::kNcclCollective,
+                  .stream = stream,
+                  .label = "all_reduce",
+                  .from = at,
+                  .to = bytes(words).at,
+                  .bytes = count,
+                  .communicator = communicator,
+                  .bytes_to = count});
+    }
+    if (verb == "captures") return add({.kind = CallKind::kBeginCapture, .stream = stream});
+    if (verb == "ends" || verb == "launches") {
+      return add({.kind = verb == "ends" ? CallKind::kEndCapture : CallKind::kLaunchGraph,
+                  .stream = stream,
+                  .graph = handle("graph")});
+    }
+    words >> name;
+    if (verb == "records") return record(name, stream);
+    if (verb == "asks") return wait(CallKind::kDone, name, nullptr);
+    if (verb == "waits") return wait(stream ? CallKind::kWait : CallKind::kHostWait, name, stream);
+    require(verb == "follows", "test", "no call: {}", call);
+    const std::string mark = "mark " + std::to_string(calls.size());
+    record(mark, handle(name));
+    wait(CallKind::kWait, mark, stream);
+  }
+
+  std::uint32_t thread_;
+  std::map<std::string, char> handles_;
+  std::map<std::string, std::uint64_t> recordings_;
+};
+
+/// "race conv, update; …": kinds, and of all but orders of communicators the two names.
+std::string in_words(const std::vector<Finding>& findings) {
+  static constexpr const char* kKinds[] = {"race", "unrecorded", "reused", "freed", "order"};
+  std::string result;
+  for (const Finding& finding : findings) {
+    result += std::string(result.empty() ? "" : "; ") + kKinds[static_cast<int>(finding.kind)];
+    if (finding.kind != Finding::Kind::kCommunicatorOrder)
+      result += " " + finding.one + ", " + finding.other;
+  }
+  return result;
+}
 
 }  // namespace
 
-TEST_CASE("cuda/race: two streams on the same bytes need an event between them") {
-  for (const bool first_writes : {true, false}) {
-    CAPTURE(first_writes);
-    for (const bool joined : {true, false}) {
-      CAPTURE(joined);
-      RaceScript s;
-      first_writes ? s.write(s.compute, "conv", 100, 64) : s.read(s.compute, "conv", 100, 64);
-      if (joined) s.join(s.compute, s.update);
-      s.write(s.update, "update", 160, 64);
-      const std::vector<Finding> found = check_races(s.calls);
-      REQUIRE(found.size() == (joined ? 0 : 1));
-      if (joined) continue;
-      CHECK(found[0].kind == Kind::kRace);
-      CHECK(found[0].one == "conv");
-      CHECK(found[0].other == "update");
-      CHECK(s.calls[found[0].first].label == "conv");
-      CHECK(s.calls[found[0].second].label == "update");
-      CHECK(contains(found[0].text, first_writes ? "'conv' on stream compute writes 64 bytes"
-                                                 : "'conv' on stream compute reads 64 bytes"));
-      CHECK(contains(found[0].text, "'update' on stream update writes 64 bytes"));
-    }
-  }
-}
-
-TEST_CASE("cuda/race: reads do not race, nor neighbouring bytes, nor one stream with itself") {
-  RaceScript s;
-  s.read(s.compute, "a", 0, 64);
-  s.read(s.update, "b", 32, 64);
-  s.write(s.compute, "c", 200, 56);
-  s.write(s.update, "d", 256, 64);
-  s.write(s.compute, "e", 0, 0);
-  s.write(s.communication, "f", 512, 64);
-  s.read(s.communication, "g", 512, 64);
-  s.write(s.communication, "h", 500, 100);
-  CHECK(check_races(s.calls).empty());
-}
-
-TEST_CASE("cuda/race: what orders two accesses, and what does not") {
-  struct Order {
-    const char* what;
-    std::size_t findings;
-    void (*calls)(RaceScript& s);
+TEST_CASE("cuda/race: each rule, broken and kept") {
+  struct Row {
+    const char *calls, *found = "", *text = "";  ///< what the first finding's text has in it
   };
-  const Order orders[] = {
-      {"a third stream", 0,
-       [](RaceScript& s) {
-         s.write(s.compute, "a", 0, 64);
-         s.join(s.compute, s.communication);
-         s.join(s.communication, s.update);
-         s.write(s.update, "b", 0, 64);
-       }},
-      {"the host waits and issues afterwards", 0,
-       [](RaceScript& s) {
-         const auto event = s.event();
-         s.write(s.compute, "a", 0, 64);
-         s.record(event, s.compute);
-         s.host_wait(event);
-         s.write(s.update, "b", 0, 64);
-       }},
-      {"the host sees that it is done and issues afterwards", 0,
-       [](RaceScript& s) {
-         const auto event = s.event();
-         s.write(s.compute, "a", 0, 64);
-         s.record(event, s.compute);
-         s.done(event);
-         s.write(s.update, "b", 0, 64);
-       }},
-      {"what was issued before the host waited, for nothing, is not ordered by it", 2,
-       [](RaceScript& s) {
-         const auto event = s.event();
-         s.write(s.update, "b", 0, 64);
-         s.host_wait(event);
-         s.write(s.compute, "a", 0, 64);
-       }},
-      {"a recording that was made too early", 1,
-       [](RaceScript& s) {
-         const auto event = s.event();
-         s.record(event, s.compute);
-         s.write(s.compute, "a", 0, 64);
-         s.wait(s.update, event);
-         s.write(s.update, "b", 0, 64);
-       }},
-      {"recorded again, after the wait", 1,
-       [](RaceScript& s) {
-         const auto event = s.event();
-         s.record(event, s.compute);
-         s.wait(s.update, event);
-         s.write(s.compute, "a", 0, 64);
-         s.record(event, s.compute);
-         s.write(s.update, "b", 0, 64);
-       }},
-      {"recorded again, before the wait", 0,
-       [](RaceScript& s) {
-         const auto event = s.event();
-         s.record(event, s.compute);
-         s.write(s.compute, "a", 0, 64);
-         s.record(event, s.compute);
-         s.wait(s.update, event);
-         s.write(s.update, "b", 0, 64);
-       }},
-      {"NCCL's work counts from its group's end: a recording before it comes too early", 1,
-       [](RaceScript& s) {
-         s.group(true);
-         s.receive(1, 1, 64, 64);
-         s.join(s.communication, s.update);
-         s.group(false);
-         s.read(s.update, "update", 64, 64);
-       }},
-      {"two members of one group in one buffer", 1,
-       [](RaceScript& s) {
-         s.group(true);
-         s.receive(1, 1, 64, 64);
-         s.receive(1, 2, 100, 64);
-         s.group(false);
-       }},
+  const Row rows[] = {
+      // Two streams on the same bytes need an event between them.
+      {"c writes conv 100+64; u writes update 160+64", "race conv, update",
+       "'conv' on stream compute writes 64 bytes"},
+      {"c reads conv 100+64; u writes update 160+64", "race conv, update",
+       "'conv' on stream compute reads 64 bytes"},
+      {"c writes conv 100+64; u writes update 160+64", "race conv, update",
+       "'update' on stream update writes 64 bytes"},
+      {"c writes a 100+64; u follows c; u writes b 160+64"},
+      {"c reads a 100+64; u follows c; u writes b 160+64"},
+      // Reads do not race, nor neighbouring bytes, nor one stream with itself.
+      {"c reads a 0+64; u reads b 32+64; c writes c 200+56; u writes d 256+64; c writes e 0+0; x "
+       "writes f 512+64; x reads g 512+64; x writes h 500+100"},
+      // A third stream.
+      {"c writes a 0+64; x follows c; u follows x; u writes b 0+64"},
+      // The host waits, or sees that it is done, and issues afterwards.
+      {"c writes a 0+64; c records e; host waits e; u writes b 0+64"},
+      {"c writes a 0+64; c records e; host asks e; u writes b 0+64"},
+      // What was issued before the host waited, for nothing, is not ordered by it.
+      {"u writes b 0+64; host waits e; c writes a 0+64", "unrecorded wait, the host; race b, a"},
+      // A recording that was made too early; one after the wait; one before it.
+      {"c records e; c writes a 0+64; u waits e; u writes b 0+64", "race a, b"},
+      {"c records e; u waits e; c writes a 0+64; c records e; u writes b 0+64", "race a, b"},
+      {"c records e; c writes a 0+64; c records e; u waits e; u writes b 0+64"},
+      // NCCL's work counts from its group's end; two members of one group in one buffer.
+      {"group; receive 1 1 64+64; u follows x; end; u reads update 64+64", "race receive, update"},
+      {"group; receive 1 1 64+64; receive 1 2 100+64; end", "race receive, receive"},
+      // A wait for an event that was never recorded; whether it is done may be asked.
+      {"host waits e", "unrecorded wait, the host", "the host waits"},
+      {"u waits e", "unrecorded wait, stream update", "stream update waits"},
+      {"host asks e"},
+      // The pool gives memory out again in the order of its stream.
+      {"c takes 0+512; c writes a 0+512; x follows c; x reads send 0+512; c frees 0+512; c takes "
+       "0+512; c writes b 0+512",
+       "reused send, stream compute"},
+      {"c takes 0+512; c writes a 0+512; x follows c; x reads send 0+512; c follows x; c frees "
+       "0+512; c takes 0+512; c writes b 0+512"},
+      {"c takes 0+512; c writes a 0+512; c frees 0+512; c reads b 128+4", "freed give back, b"},
+      // Pinned memory is the host's again only after it has waited for the copy.
+      {"x uploads 0+64; x records e; x uploads 128+64", "race copy to the device, host"},
+      {"x uploads 0+64; x records e; host waits e; x uploads 128+64"},
+      {"x downloads 0+64; x records e; x downloads 128+64", "race copy to the host, host"},
+      {"x downloads 0+64; x records e; host waits e; x downloads 128+64"},
+      // An update while the bucket is sent, and one that reads what came without a wait.
+      {"group; send 1 1 0+64; receive 1 1 64+64; end; u writes update 0+64", "race send, update",
+       "'send' on stream communication reads 64 bytes"},
+      {"x reduces 1 0+64 64; u reads update 64+64", "race all_reduce, update"},
+      // Operations of two communicators on one device must follow each other, in graphs too.
+      {"x reduces 1 0+64 64; u reduces 2 128+64 192", "order",
+       "communicator 1 on stream communication"},
+      {"x reduces 1 0+64 64; x records e; u waits e; u reduces 2 128+64 192"},
+      {"c captures; x follows c; u follows c; x reduces 1 0+64 64; u reduces 2 128+64 192; c "
+       "follows x; c follows u; c ends; c launches; c launches",
+       "order", "communicator 2"},
+      {"c captures; x follows c; u follows c; x reduces 1 0+64 64; u follows x; u reduces 2 128+64 "
+       "192; c follows x; c follows u; c ends; c launches; c launches"},
+      {"c captures; x follows c; x reduces 1 0+64 64; c follows x; c ends; c launches; x reduces 2 "
+       "128+64 192",
+       "order"},
   };
-  for (const Order& order : orders) {
-    CAPTURE(order.what);
-    RaceScript s;
-    order.calls(s);
-    CHECK(check_races(s.calls).size() == order.findings);
+  for (const Row& row : rows) {
+    CAPTURE(row.calls);
+    const std::vector<Finding> found = check_races(Script(row.calls).calls);
+    CHECK(in_words(found) == row.found);
+    if (*row.text) CHECK(test::contains(found.at(0).text, row.text));
   }
-}
-
-TEST_CASE("cuda/race: a wait for an event that was never recorded") {
-  for (const bool host : {true, false}) {
-    RaceScript s;
-    const auto event = s.event();
-    host ? s.host_wait(event) : s.wait(s.update, event);
-    const std::vector<Finding> found = check_races(s.calls);
-    REQUIRE(found.size() == 1);
-    CHECK(found[0].kind == Kind::kUnrecordedEvent);
-    CHECK(contains(found[0].text, host ? "the host waits" : "stream update waits"));
-  }
-  RaceScript fine;  // whether it is done may be asked
-  fine.done(fine.event());
-  CHECK(check_races(fine.calls).empty());
-}
-
-TEST_CASE("cuda/race: the pool gives memory out again in the order of its stream") {
-  for (const bool joined : {true, false}) {
-    CAPTURE(joined);
-    RaceScript s;
-    s.take(s.compute, 0, 512);
-    s.write(s.compute, "a", 0, 512);
-    s.join(s.compute, s.communication);
-    s.read(s.communication, "send", 0, 512);
-    if (joined) s.join(s.communication, s.compute);
-    s.give_back(s.compute, 0, 512);
-    s.take(s.compute, 0, 512);
-    s.write(s.compute, "b", 0, 512);
-    const std::vector<Finding> found = check_races(s.calls);
-    REQUIRE(found.size() == (joined ? 0 : 1));
-    if (joined) continue;
-    CHECK(found[0].kind == Kind::kReusedMemory);
-    CHECK(found[0].one == "send");
-    CHECK(found[0].other == "stream compute");
-  }
-}
-
-TEST_CASE("cuda/race: an operation on memory that was given back") {
-  RaceScript s;
-  s.take(s.compute, 0, 512);
-  s.write(s.compute, "a", 0, 512);
-  s.give_back(s.compute, 0, 512);
-  s.read(s.compute, "b", 128, 4);
-  const std::vector<Finding> found = check_races(s.calls);
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].kind == Kind::kFreedMemory);
-  CHECK(found[0].other == "b");
-}
-
-TEST_CASE("cuda/race: pinned memory is the host's again only after it has waited for the copy") {
-  for (const auto direction : {CopyKind::kHostToDevice, CopyKind::kDeviceToHost}) {
-    for (const bool waited : {true, false}) {
-      CAPTURE(waited);
-      RaceScript s;
-      std::vector<std::byte> pinned(64);
-      const auto event = s.event();
-      const bool up = direction == CopyKind::kHostToDevice;
-      const auto copy = [&](std::size_t at) {
-        s.copy(s.communication, up ? pinned.data() : s.memory(at),
-               up ? s.memory(at) : pinned.data(), pinned.size(), direction);
-      };
-      copy(0);
-      s.record(event, s.communication);
-      if (waited) s.host_wait(event);
-      copy(128);
-      const std::vector<Finding> found = check_races(s.calls);
-      REQUIRE(found.size() == (waited ? 0 : 1));
-      if (waited) continue;
-      CHECK(found[0].one == (up ? "copy to the device" : "copy to the host"));
-      CHECK(found[0].other == "host");
-    }
-  }
-}
-
-TEST_CASE(
-    "cuda/race: an update while the bucket is sent, and one that reads what came without a wait") {
-  RaceScript sent, came;
-  sent.group(true);
-  sent.send(1, 1, 0, 64);
-  sent.receive(1, 1, 64, 64);
-  sent.group(false);
-  sent.write(sent.update, "update", 0, 64);
-  REQUIRE(check_races(sent.calls).size() == 1);
-  CHECK(check_races(sent.calls)[0].one == "send");
-  CHECK(contains(check_races(sent.calls)[0].text, "'send' on stream communication reads 64 bytes"));
-  came.all_reduce(1, 0, 64, 64);
-  came.read(came.update, "update", 64, 64);
-  REQUIRE(check_races(came.calls).size() == 1);
-  CHECK(check_races(came.calls)[0].one == "all_reduce");
 }
 
 TEST_CASE("cuda/race: ranks issue in one order") {
-  const auto ranks = [](const auto& body) {
-    std::vector<std::vector<Call>> result;
-    for (int rank = 0; rank < 3; ++rank) {
-      RaceScript s(static_cast<std::uint32_t>(rank) + 1);
-      s.init(1, rank);
-      s.split(rank < 2 ? 2 : 0, 1, rank);
-      s.split(rank > 0 ? 3 : 0, 1, rank - 1);
-      body(s, rank);
-      result.push_back(std::move(s.calls));
-    }
-    return result;
+  struct Row {
+    const char* ranks[3];
+    const char *found = "", *text = "";
   };
-  SUBCASE("the same") {
-    const auto records = ranks([](RaceScript& s, int rank) {
-      s.all_reduce(1, 0, 64, 64);
-      if (rank < 2) s.all_reduce(2, 0, 64, 64);
-      if (rank > 0) s.all_reduce(3, 0, 64, 64);
-      s.group(true);  // within a group the order is free
-      if (rank == 0) s.send(1, 1, 0, 64), s.receive(1, 1, 64, 64);
-      if (rank == 1) s.receive(1, 0, 64, 64), s.send(1, 0, 0, 64);
-      s.group(false);
-    });
-    CHECK(check_communicators(records).empty());
-    // One record of all threads gives the same, whatever the order of the threads.
-    std::vector<Call> all;
-    for (int rank = 2; rank >= 0; --rank) {
-      const auto& own = records[static_cast<std::size_t>(rank)];
-      all.insert(all.end(), own.begin(), own.end());
+  const Row rows[] = {
+      // The same; within a group the order is free.
+      {{"x reduces 1 0+64 64; x reduces 2 0+64 64; group; send 1 1 0+64; receive 1 1 64+64; end",
+        "x reduces 1 0+64 64; x reduces 2 0+64 64; x reduces 3 0+64 64; group; receive 1 0 64+64; "
+        "send 1 0 0+64; end",
+        "x reduces 1 0+64 64; x reduces 3 0+64 64; group; end"}},
+      // Two communicators swapped on one rank.
+      {{"x reduces 2 0+64 64; x reduces 1 0+64 64", "x reduces 1 0+64 64; x reduces 2 0+64 64",
+        "x reduces 1 0+64 64"},
+       "order",
+       "rank 0 issues all_reduce on communicator 2 where rank 1 issues all_reduce on communicator "
+       "1"},
+      // Ranks that do not meet may differ.
+      {{"x reduces 2 0+64 64", "x reduces 3 0+64 64; x reduces 2 0+64 64", "x reduces 3 0+64 64"}},
+      // Messages and collectives in another order, and one that is missing.
+      {{"send 1 1 0+64; x reduces 1 0+64 64", "x reduces 1 0+64 64; receive 1 0 0+64",
+        "x reduces 1 0+64 64"},
+       "order",
+       "message from rank 0 to rank 1"},
+      {{"x reduces 1 0+64 64", "x reduces 1 0+64 64", ""},
+       "order; order",
+       "where rank 2 issues nothing more"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.ranks[1]);
+    // Communicator 2 is of ranks 0 and 1, communicator 3 of 1 and 2.
+    const char* made[] = {"init 1 0; split 2 1 0; split 0 1 -1; ",
+                          "init 1 1; split 2 1 1; split 3 1 0; ",
+                          "init 1 2; split 0 1 2; split 3 1 1; "};
+    std::vector<std::vector<Call>> records;
+    std::vector<Call> all;  // of all threads, whatever their order
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      records.push_back(Script(std::string(made[rank]) + row.ranks[rank], rank + 1).calls);
+      all.insert(all.begin(), records.back().begin(), records.back().end());
     }
+    const std::vector<Finding> found = check_communicators(records);
+    CHECK(in_words(found) == row.found);
+    if (*row.text) CHECK(test::contains(found.at(0).text, row.text));
     const auto apart = cuda::shim::ranks_of(all);
     REQUIRE(apart.size() == 3);
-    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(apart[rank].front().thread == rank + 1);
-    CHECK(check_communicators(apart).empty());
-  }
-  SUBCASE("two communicators swapped on one rank") {
-    const auto records = ranks([](RaceScript& s, int rank) {
-      if (rank == 0) s.all_reduce(2, 0, 64, 64), s.all_reduce(1, 0, 64, 64);
-      if (rank > 0) s.all_reduce(1, 0, 64, 64);
-      if (rank == 1) s.all_reduce(2, 0, 64, 64);
-    });
-    const std::vector<Finding> found = check_communicators(records);
-    REQUIRE(found.size() == 1);
-    CHECK(found[0].kind == Kind::kCommunicatorOrder);
-    CHECK(contains(found[0].text,
-                   "rank 0 issues all_reduce on communicator 2 where rank 1 issues all_reduce on "
-                   "communicator 1"));
-  }
-  SUBCASE("ranks that do not meet may differ") {
-    const auto records = ranks([](RaceScript& s, int rank) {
-      if (rank == 1) s.all_reduce(3, 0, 64, 64), s.all_reduce(2, 0, 64, 64);
-      if (rank == 0) s.all_reduce(2, 0, 64, 64);
-      if (rank == 2) s.all_reduce(3, 0, 64, 64);
-    });
-    CHECK(check_communicators(records).empty());
-  }
-  SUBCASE("messages and collectives in another order, and one that is missing") {
-    const auto swapped = ranks([](RaceScript& s, int rank) {
-      if (rank == 0) s.send(1, 1, 0, 64), s.all_reduce(1, 0, 64, 64);
-      if (rank == 1) s.all_reduce(1, 0, 64, 64), s.receive(1, 0, 0, 64);
-      if (rank == 2) s.all_reduce(1, 0, 64, 64);
-    });
-    REQUIRE(check_communicators(swapped).size() == 1);
-    CHECK(contains(check_communicators(swapped)[0].text, "message from rank 0 to rank 1"));
-    const auto missing = ranks([](RaceScript& s, int rank) {
-      if (rank != 2) s.all_reduce(1, 0, 64, 64);
-    });
-    REQUIRE(check_communicators(missing).size() == 2);
-    CHECK(contains(check_communicators(missing)[0].text, "where rank 2 issues nothing more"));
+    for (std::uint32_t rank = 0; rank < 3; ++rank) CHECK(apart[rank].front().thread == rank + 1);
+    CHECK(in_words(check_communicators(apart)) == row.found);
   }
 }
 

@@ -95,14 +95,17 @@ void time_functions(Backend& backend, DType dtype, const std::string& only, cons
     row(fmt::format("max over {}", axis), {cube}, numbers(cube), 0,
         [axis](const Inputs& x, Pass& p) { return f::max(x[0], {axis}, false, p); });
   }
-  row("permute 0213", {{32, 1024, 16, 64}}, 0, 0,
-      [](const Inputs& x, Pass& p) { return f::permute(x[0], {0, 2, 1, 3}, p); });
+  row("permute 0213", {{32, 1024, 16, 64}}, 0, 0, [](const Inputs& x, Pass& p) {
+    return f::permute(x[0], {0, 2, 1, 3}, p);
+  });
   row("transpose", {{8192, 4096}}, 0, 0,
       [](const Inputs& x, Pass& p) { return f::transpose(x[0], 0, 1, p); });
-  row("concat", {{4096, 4096}, {4096, 4096}}, 0, 0,
-      [](const Inputs& x, Pass& p) { return f::concat({x[0], x[1]}, -1, p); });
-  row("pad", {{32, 128, 128, 64}}, 0, 0,
-      [](const Inputs& x, Pass& p) { return f::pad(x[0], {0, 0, 1, 1, 1, 1}, 0.0, p); });
+  row("concat", {{4096, 4096}, {4096, 4096}}, 0, 0, [](const Inputs& x, Pass& p) {
+    return f::concat({x[0], x[1]}, -1, p);
+  });
+  row("pad", {{32, 128, 128, 64}}, 0, 0, [](const Inputs& x, Pass& p) {
+    return f::pad(x[0], {0, 0, 1, 1, 1, 1}, 0.0, p);
+  });
   // Two products forward and five backward, each of half of the scores
   row("attention 4x12x1024x64, causal", {heads, heads, heads}, 0,
       7.0 * 2.0 * 0.5 * numbers(heads) * 1024, [](const Inputs& x, Pass& p) {

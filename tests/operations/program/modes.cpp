@@ -50,7 +50,8 @@ struct Settings {
 };
 
 /// One line for each row of which `wrong` says something. Returns the exit status.
-int check_rows(const Settings& settings, const std::function<std::string(const Operation&)>& wrong) {
+int check_rows(const Settings& settings,
+               const std::function<std::string(const Operation&)>& wrong) {
   int rows = 0, bad = 0;
   for (const Operation& op : operation_table()) {
     if (op.name.find(settings.only) == std::string::npos) continue;
@@ -91,8 +92,7 @@ int tell_support(const Settings& settings, Backend& backend) {
 /// calls to last a few milliseconds, so that launch overhead and the final wait are negligible.
 class Timing {
  public:
-  Timing(Backend& backend, std::function<void()> work)
-      : backend_(backend), work_(std::move(work)) {
+  Timing(Backend& backend, std::function<void()> work) : backend_(backend), work_(std::move(work)) {
     seconds_each(1);  // the first call may plan and allocate
     calls_ = static_cast<int>(std::clamp(std::ceil(4e-3 / seconds_each(1)), 1.0, 100.0));
   }
@@ -121,8 +121,7 @@ void time_row(const Operation& op, Backend& backend, DType dtype, const Timed& t
   // Inputs with constraints are drawn; for all others a pattern is sufficient.
   const bool drawn =
       op.fit || std::any_of(op.input_roles.begin(), op.input_roles.end(), is_integer);
-  const std::vector<Numbers> numbers =
-      drawn ? random_inputs(op, dtype) : std::vector<Numbers>{};
+  const std::vector<Numbers> numbers = drawn ? random_inputs(op, dtype) : std::vector<Numbers>{};
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     const DType type = op.input_dtype(i, dtype);
     in.push_back(drawn ? to_tensor(backend, numbers[i], op.inputs[i], type)
@@ -143,15 +142,15 @@ void time_row(const Operation& op, Backend& backend, DType dtype, const Timed& t
                             : Tensor());
   }
   const Tensor dy = patterned(backend, op.outputs[0], op.output_dtype(0, dtype));
-  pass(", backward", work.backward,
-       [&] { op.backward(backend, in, out, saved, dy, gradients); });
+  pass(", backward", work.backward, [&] { op.backward(backend, in, out, saved, dy, gradients); });
 }
 
 /// What is bound by memory is compared with a copy that alternates with it, products with the
 /// fastest one of the run.
 int tell_speed(const Settings& settings, Backend& backend, DType dtype) {
-  const std::int64_t batch = settings.batch > 0                                  ? settings.batch
-                             : backend.device() == DeviceType::kCuda ? 2048 : 128;
+  const std::int64_t batch = settings.batch > 0                      ? settings.batch
+                             : backend.device() == DeviceType::kCuda ? 2048
+                                                                     : 128;
   const Tensor from = patterned(backend, {batch, 32, 32, 16}, dtype),
                to(backend, from.shape(), dtype);
   struct Row {
