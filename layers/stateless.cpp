@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "core/operations/convolutions.h"
 #include "core/operations/pointwise.h"
 #include "layers/builtin.h"
@@ -20,34 +22,34 @@ Variable Pool2d::compute(const Variable& x, Pass& pass) {
   return functions::pool2d(x, kind_, window_, pass);
 }
 
-Shape GlobalAvgPool::build(const Shape& input) {
-  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-  return {input[2]};
+namespace {
+
+void need_image(const FunctionLayer& layer, const Shape& input) {
+  if (input.rank() != 3) layer.bad_shape(input, "an image H×W×C");
 }
 
-Shape Upsample::build(const Shape& input) {
-  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-  Shape output = input;
-  for (int d = 0; d < 2; ++d) {
-    output[d] = static_cast<std::int64_t>(static_cast<double>(input[d]) * scale_factor_);
-    if (output[d] < 1)
-      bad_shape(input, fmt::format("an image that {} times leaves a pixel of", scale_factor_));
-  }
-  return output;
+}  // namespace
+
+std::unique_ptr<Layer> dropout_layer(double p) {
+  return std::make_unique<FunctionLayer>(
+      [p](const Variable& x, Pass& pass) { return functions::dropout(x, p, pass); });
 }
 
-Shape AdaptiveAvgPool2d::build(const Shape& input) {
-  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-  return {size_[0], size_[1], input[2]};
+std::unique_ptr<Layer> global_avg_pool() {
+  return std::make_unique<FunctionLayer>(
+      [](const Variable& x, Pass& pass) {
+        return functions::mean(x, {1, 2}, false, pass);
+      },
+      [](const FunctionLayer& layer, const Shape& input) -> Shape {
+        need_image(layer, input);
+        return {input[2]};
+      });
 }
 
-Shape Softmax::build(const Shape& input) {
-  const int rank = input.rank() + 1, d = dim_ < 0 ? dim_ + rank : dim_;
-  if (d < 1 || d >= rank) {
-    bad_shape(input,
-              fmt::format("a sample that has dimension {} (0 is the batch, -1 the last)", dim_));
-  }
-  return input;
+std::unique_ptr<Layer> flatten_layer() {
+  return std::make_unique<FunctionLayer>(
+      functions::flatten,
+      [](const FunctionLayer&, const Shape& input) -> Shape { return {input.elements()}; });
 }
 
 void builtin::add_stateless(LayerRegistry& registry) {
@@ -60,7 +62,7 @@ void builtin::add_stateless(LayerRegistry& registry) {
   activation("gelu", Activation::kGelu,
              "the exact Gaussian error linear unit, x·Φ(x) (arXiv 1606.08415)");
   activation("silu", Activation::kSilu, "x · sigmoid(x)");
-  const auto function = [&](const char* name, FunctionLayer::Function of, const char* doc) {
+  const auto function = [&](const char* name, const FunctionLayer::Function& of, const char* doc) {
     registry.add(
         name, [of](ConfigSection&) { return std::make_unique<FunctionLayer>(of); }, doc);
   };
@@ -70,9 +72,21 @@ void builtin::add_stateless(LayerRegistry& registry) {
   registry.add(
       "softmax",
       [](ConfigSection& section) {
-        return std::make_unique<Softmax>(static_cast<int>(section.integer(
+        const auto dim = static_cast<int>(section.integer(
             "dim", -1, Range::closed(-Shape::kMaxRank, Shape::kMaxRank),
-            "the dimension whose numbers add up to 1; 0 would be the batch, -1 is the last")));
+            "the dimension whose numbers add up to 1; 0 would be the batch, -1 is the last"));
+        return std::make_unique<FunctionLayer>(
+            [dim](const Variable& x, Pass& pass) { return functions::softmax(x, dim, pass); },
+            [dim](const FunctionLayer& layer, const Shape& input) {
+              const int rank = input.rank() + 1, d = dim < 0 ? dim + rank : dim;
+              if (d < 1 || d >= rank) {
+                layer.bad_shape(
+                    input,
+                    fmt::format("a sample that has dimension {} (0 is the batch, -1 the last)",
+                                dim));
+              }
+              return input;
+            });
       },
       "probabilities along a dimension");
   const auto pooling = [&](const char* name, Pooling kind, const char* doc) {
@@ -97,8 +111,15 @@ void builtin::add_stateless(LayerRegistry& registry) {
       [](ConfigSection& section) {
         const std::vector<std::int64_t> size = section.required_pair(
             "output_size", Range::closed(1, 65536), "height and width of the result");
-        return std::make_unique<AdaptiveAvgPool2d>(
-            std::array<std::int64_t, 2>{size.at(0), size.at(1)});
+        const std::array<std::int64_t, 2> sides{size.at(0), size.at(1)};
+        return std::make_unique<FunctionLayer>(
+            [sides](const Variable& x, Pass& pass) {
+              return functions::adaptive_avg_pool2d(x, sides, pass);
+            },
+            [sides](const FunctionLayer& layer, const Shape& input) -> Shape {
+              need_image(layer, input);
+              return {sides[0], sides[1], input[2]};
+            });
       },
       "images of a given size, each pixel the mean of those that it covers");
   registry.add(
@@ -111,19 +132,33 @@ void builtin::add_stateless(LayerRegistry& registry) {
         section.read("mode", mode,
                      {{"nearest", Resampling::kNearest}, {"bilinear", Resampling::kBilinear}},
                      "bilinear is PyTorch's with align_corners false");
-        return std::make_unique<Upsample>(scale, mode);
+        return std::make_unique<FunctionLayer>(
+            [=](const Variable& x, Pass& pass) {
+              return functions::upsample(x, scale, mode, pass);
+            },
+            [scale](const FunctionLayer& layer, const Shape& input) {
+              need_image(layer, input);
+              Shape output = input;
+              for (int d = 0; d < 2; ++d) {
+                output[d] = static_cast<std::int64_t>(static_cast<double>(input[d]) * scale);
+                if (output[d] < 1)
+                  layer.bad_shape(input,
+                                  fmt::format("an image that {} times leaves a pixel of", scale));
+              }
+              return output;
+            });
       },
       "images of another size");
   registry.add(
-      "global_avg_pool", [](ConfigSection&) { return std::make_unique<GlobalAvgPool>(); },
+      "global_avg_pool", [](ConfigSection&) { return global_avg_pool(); },
       "mean of every channel, as a vector");
   registry.add(
-      "flatten", [](ConfigSection&) { return std::make_unique<Flatten>(); },
+      "flatten", [](ConfigSection&) { return flatten_layer(); },
       "any shape to a vector, in the order C, H, W");
   registry.add(
       "dropout",
       [](ConfigSection& section) {
-        return std::make_unique<DropoutLayer>(
+        return dropout_layer(
             section.number("p", 0.5, Range::half_open(0, 1), "probability that a value becomes 0"));
       },
       "random zeros in training");
@@ -133,7 +168,8 @@ void builtin::add_stateless(LayerRegistry& registry) {
         const double p = section.number(
             "p", 0.1, Range::half_open(0, 1),
             "probability that a sample becomes 0; the others are scaled by 1/(1 - p)");
-        return std::make_unique<DropoutLayer>(p, true);
+        return std::make_unique<FunctionLayer>(
+            [p](const Variable& x, Pass& pass) { return functions::stochastic_depth(x, p, pass); });
       },
       "whole samples become 0 in training; at the end of a residual's layers that leaves the block "
       "out");

@@ -150,7 +150,7 @@ std::unique_ptr<Layer> airbench(const AirbenchPlan& plan, std::int64_t classes) 
   model->add(Activation::kGelu);
   for (const std::int64_t width : plan.widths) model->add(airbench_group(width, plan.residual));
   model->add(std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {3, 3}, .stride = {3, 3}}));
-  model->add(std::make_unique<Flatten>());
+  model->add(flatten_layer());
   model->add(std::make_unique<Linear>(classes, false));
   model->add(std::make_unique<Scaled>(plan.output_scale));
   return model;

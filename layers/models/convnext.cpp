@@ -99,10 +99,10 @@ std::unique_ptr<Layer> convnext(const ConvNextPlan& plan, std::int64_t classes) 
     features->add(std::move(blocks));
   }
   classifier->add(norm());
-  classifier->add(std::make_unique<Flatten>());
+  classifier->add(flatten_layer());
   classifier->add(convnext_linear(classes));
   model->add("features", std::move(features));
-  model->add(std::make_unique<GlobalAvgPool>());
+  model->add(global_avg_pool());
   model->add("classifier", std::move(classifier));
   return model;
 }

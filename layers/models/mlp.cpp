@@ -15,7 +15,7 @@ void builtin::add_mlp(ModelRegistry& registry) {
             section.integers("hidden", {512, 512}, kSizeRange,
                              "widths of the hidden layers, each followed by a ReLU");
         auto model = std::make_unique<Sequential>();
-        model->add(std::make_unique<Flatten>());
+        model->add(flatten_layer());
         for (std::int64_t width : hidden) {
           model->add(std::make_unique<Linear>(width));
           model->add(Activation::kRelu);

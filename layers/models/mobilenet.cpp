@@ -80,10 +80,10 @@ std::unique_ptr<Layer> mobilenet_v2(double width, double dropout, std::int64_t c
     }
   }
   features->add(mobile_unit(scaled_width(1280, std::max(1.0, width)), 1, 1));
-  classifier->add(std::make_unique<DropoutLayer>(dropout));
+  classifier->add(dropout_layer(dropout));
   classifier->add(std::make_unique<Linear>(classes, Linear::Given{Init::normal(0.01)}));
   model->add("features", std::move(features));
-  model->add(std::make_unique<GlobalAvgPool>());
+  model->add(global_avg_pool());
   model->add("classifier", std::move(classifier));
   return model;
 }

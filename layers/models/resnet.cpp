@@ -117,7 +117,7 @@ std::unique_ptr<Layer> resnet(const Plan& plan, std::int64_t classes) {
                            width, stride);
     }
   }
-  model->add(std::make_unique<GlobalAvgPool>());
+  model->add(global_avg_pool());
   model->add("fc", std::make_unique<Linear>(classes, true, plan.linear_init));
   return model;
 }

@@ -65,17 +65,17 @@ std::unique_ptr<Layer> vgg11(bool batch_norm, bool small_classifier, double drop
   auto model = std::make_unique<ImageModel>(32);
   model->add("features", vgg_features(batch_norm));
   if (small_classifier) {
-    model->add(std::make_unique<GlobalAvgPool>());
+    model->add(global_avg_pool());
     model->add("classifier", vgg_linear(classes));
     return model;
   }
   model->add(std::make_unique<SeventhsPool>());
-  model->add(std::make_unique<Flatten>());
+  model->add(flatten_layer());
   auto classifier = std::make_unique<Sequential>();
   for (int i = 0; i < 2; ++i) {
     classifier->add(vgg_linear(4096));
     classifier->add(Activation::kRelu);
-    classifier->add(std::make_unique<DropoutLayer>(dropout));
+    classifier->add(dropout_layer(dropout));
   }
   classifier->add(vgg_linear(classes));
   model->add("classifier", std::move(classifier));

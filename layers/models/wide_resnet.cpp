@@ -24,7 +24,7 @@ std::unique_ptr<Layer> preactivation_block(std::int64_t inputs, std::int64_t wid
   body->add("conv1", plain_convolution(width, 3, stride));
   body->add("bn2", std::make_unique<BatchNorm>());
   body->add(Activation::kRelu);
-  body->add(std::make_unique<DropoutLayer>(dropout));
+  body->add(dropout_layer(dropout));
   body->add("conv2", plain_convolution(width, 3, 1));
   std::unique_ptr<Sequential> shortcut;
   if (inputs != width) {
@@ -54,7 +54,7 @@ std::unique_ptr<Layer> wide_resnet(std::int64_t depth, std::int64_t width, doubl
   }
   model->add("bn1", std::make_unique<BatchNorm>());
   model->add(Activation::kRelu);
-  model->add(std::make_unique<GlobalAvgPool>());
+  model->add(global_avg_pool());
   model->add("fc", std::make_unique<Linear>(classes, true, Linear::WeightInit::kDefault, true));
   return model;
 }
