@@ -73,10 +73,6 @@ has part/checkpoints/step-20/DONE
   make_table(program);
   program.play(R"table(
 2 1 | a metric that tests do not have | early_stopping\.metric: unknown value 'test_acuracy'; did you mean 'test_accuracy' | early_stopping={"metric": "test_acuracy"}
-2 1 | no patience | early_stopping\.patience: expected an integer 1 … .*, found 0 | early_stopping={"patience": 0}
-2 1 | less than nothing | early_stopping\.min_delta: expected a number >= 0 | early_stopping={"min_delta": -1}
-2 1 | a misspelt key | early_stopping\.patince: unknown key; did you mean 'patience' | early_stopping={"patince": 2}
-2 1 | another mode | early_stopping\.mode: unknown value 'down'; allowed: auto, min, max | early_stopping={"mode": "down"}
 2 1 | no tests | early_stopping: goes by tests, of which there is one at the end alone | early_stopping={} | evaluate.every_steps=0 | evaluate.every_epochs=0
 0 1 | by default the first share | "metric": "test_accuracy" | early_stopping={}
 0 1 | of numbers the first | "metric": "test_loss" | early_stopping={} | data.path=n.csv | data.target=number | task.type=regression

@@ -33,7 +33,6 @@ TEST_CASE("refusals: arguments") {
 2 1 | options of other trainers | --epochs, --lr, --batch-size .*give --set epochs=3 --set optimizer.lr=0.1 --set batch_size=64$ | small.json --epochs 3 --lr=0.1 --batch-size 64
 2 1 | in short | give --set batch_size=8 --set optimizer.momentum=0.9 --device cuda$ | small.json -b 8 --momentum 0.9 --gpu 0
 2 1 | of nanoGPT | give --set steps=100 --set model.layers=4 --set model.context=64 --set data.sequence_length=64$ | small.json --max_iters=100 --n_layer 4 --block_size=64
-2 1 | a million blocks | model\.layers: expected an integer 1 … 1024, found 1000000 | small.json --dry-run | model={"type":"gpt2","layers":1000000}
 2 1 | names of types | give --set model.type=resnet18 --set data.path=/x$ | small.json --arch resnet18 --data /x
 2 1 | one that nothing here stands for | not known: --local-rank 0; see | small.json --local-rank 0
 2 1 | --long needs --list | --long requires --list | --long
@@ -114,8 +113,6 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | another one | model\.n_embd: unknown key; give --set model.width=64; known: | model={"type": "gpt2", "layers": 1, "n_embd": 64}
 2 1 | another trainer's, at the top | max_iters: unknown key; give --set steps=9; known: | max_iters=9
 2 1 | such a name where it means another thing | loss\.weights: unknown key; known: | loss.weights=1
-2 1 | unknown key inside | optimizer\.learning_rate|optimizer.*learning_rate | optimizer.learning_rate=1
-2 1 | unknown key in another case | Batch_Size.*batch_size | Batch_Size=4
 2 1 | unknown model | model\.type.*resnet21.*resnet20 | model={"type": "resnet21"}
 2 1 | unknown topology | topology\.type.*rnig.*ring | sync.topology.type=rnig
 2 1 | unknown optimizer | optimizer\.type.*adamww.*adamw | optimizer={"type": "adamww"}
@@ -131,8 +128,6 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | numbers that are not the channels' | data\.normalize\.mean: has 1 entries, the images have 3 | data.normalize={"mean": [0.5], "std": [0.2]}
 2 1 | too many of them | data\.normalize\.std: .*3 channels|data\.normalize\.std | data.normalize={"std": [1, 1, 1, 1]}
 2 1 | a deviation of 0 | data\.normalize\.std | data.normalize={"std": [1, 0, 1]}
-2 1 | a key of theirs | data\.normalize\.stdev | data.normalize={"stdev": [1, 1, 1]}
-2 1 | a limit below 0 | data\.limit: .*found -1 | data.limit=-1
 2 1 | a data set that there is not | data\.type: .*'cifar10' | data={"type": "cifar1"}
 2 1 | an object given as text | data.*object | data=synthetic
 2 1 | zero batch size | batch_size.*>= *1|batch_size.*1 | batch_size=0
@@ -153,14 +148,11 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | fp16 checks the whole gradient | sync\.update.*fp16.*after_backward | precision=fp16 | sync.update=in_backward
 2 1 | blocks of a model that has none | recompute: is block, but the model has no blocks; allowed: none, cheap | recompute=block
 2 1 | an unknown way to recompute | recompute.*did you mean 'block' | recompute=blocks
-2 1 | a loss's key that is out of range is named | loss\.gamma: expected .* found -1 | loss.type=focal | loss.gamma=-1
-2 1 | a loss without a middle | loss\.delta: .*found 0 | loss={"type": "huber", "delta": 0}
 2 1 | a key of another loss | loss\.delta: | loss={"type": "l1", "delta": 1}
 2 1 | an unknown loss has a near name | did you mean 'focal' | loss.type=vocal
 2 1 | a momentum of 1e-320 | optimizer\.momentum: .*too small | optimizer.momentum=1e-320
 0 1 | a momentum of 0 is one | "momentum": 0 | optimizer.momentum=0
 2 1 | an unknown way to go on | elastic\.keep: .*global_batch, rank_batch | elastic.keep=batch
-2 1 | yes or no | elastic\.survive: expected true or false | elastic.survive=2
 2 1 | nobody joins over MPI | elastic\.join: .*over sync\.transport zeromq alone, not mpi | elastic.join=true | sync.transport=mpi
 2 1 | nor an all-reduce | elastic\.join: .*cannot join all-reduce; allowed: gossip, gossip_diloco, or diloco | elastic.join=true | sync.transport=zeromq | sync.algorithm=allreduce
 2 1 | nor what is measured | elastic\.join: .*is auto | elastic.join=true | sync.transport=zeromq | sync.topology.type=auto
@@ -217,23 +209,15 @@ TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen 
 2 1 | without a pattern | groups\[0\]\.match | optimizer.groups=[{"lr_scale":0.5}]
 2 1 | an algorithm that has the optimizer's formulas | quasi-global momentum has the optimizer | optimizer.groups=[{"match":"bias"}] | sync.algorithm=qgm | sync.topology.type=complete
 2 1 | a key that changes the states | groups\[0\]\.match: 'bias' changes which tensors | optimizer.groups=[{"match":"bias","momentum":0.5}]
-2 1 | a misspelt word for weights of classes | loss\.class_weights: unknown value 'balancd'; did you mean 'balanced' | loss.class_weights=balancd
 2 1 | too few weights | loss\.class_weights: has 3 numbers; needed: 10, one for each output | loss.class_weights=[1, 2, 3]
 2 1 | a weight below 0 | loss\.class_weights: expected a list of numbers >= 0, found -1 as item 2 of 2 | loss.class_weights=[1, -1]
 2 1 | weights that come to nothing | loss\.class_weights: has zeros alone, so nothing would count | loss.class_weights=[0,0,0,0,0,0,0,0,0,0]
 2 1 | one number for all | loss\.class_weights: expected a list of numbers >= 0, found 2 | loss.class_weights=2
 2 1 | a loss that has no classes | loss\.class_weights: is not for bce_with_logits; allowed with cross_entropy, focal | loss.class_weights=balanced | loss.type=bce_with_logits
-2 1 | a misspelt key | loss\.class_weight: unknown key; did you mean 'class_weights' | loss.class_weight=balanced
 0 2 | weights of classes | "class_weights": "balanced" | loss.class_weights=balanced | loss.label_smoothing=0.1 | data.augment.mixup=0.2
-2 1 | an unknown sampler | data.sampler.type: unknown sampler 'clas_balanced'; did you mean 'class_balanced' | data.sampler=clas_balanced
-2 1 | a misspelt key of a sampler | data.sampler.rndom_level: unknown key; did you mean 'random_level' | data.sampler={"type": "load_balanced", "rndom_level": 0.1}
 2 1 | a key of load_balanced with shuffle | data.sampler.random_level: is not a key of shuffle, but of load_balanced | data.sampler.random_level=0.1
-2 1 | too much noise | data.sampler.random_level: expected a number 0 … 1 | data.sampler={"type": "load_balanced", "complexity": "measured", "random_level": 2}
 2 1 | a data set that says no cost | data.sampler.complexity: is declared, but the samples of synthetic say no cost; allowed: measured | data.sampler=load_balanced
 2 1 | ranks that have samples of their own | data.sampler.type: is load_balanced.*data.partition.type is dirichlet; allowed: shuffle | data.sampler={"type": "load_balanced", "complexity": "measured"} | data.partition.type=dirichlet
-2 1 | an unknown cache | data.cache.type: unknown value 'disk'; allowed: none, memory | data.cache=disk
-2 1 | a misspelt key of a cache | data.cache.limt_mib: unknown key; did you mean 'limit_mib' | data.cache={"type": "memory", "limt_mib": 1}
-2 1 | a limit of nothing | data.cache.limit_mib: expected a number > 0 | data.cache={"type": "memory", "limit_mib": 0}
 2 1 | a limit below a sample | data.cache.limit_mib: is 0.001.*needed: >= 0.003 | data.cache={"type": "memory", "limit_mib": 0.001}
 0 1 | a text is a type, and its keys can be set | "limit_mib": 3 | data.cache=memory | data.cache.limit_mib=3
 0 2 | a cache is counted | cache: 1280 of 1280 samples, 3.0 KiB each; 1.9 MiB of host memory a rank, 3.8 MiB a host | data.cache=memory
@@ -259,19 +243,11 @@ TEST_CASE("refusals: recipes, and what they do not go with") {
   program.play(R"table(
 let free = optimizer={"type": "schedule_free_adamw"}
 0 2 | as it is | moving average.*|memory | ema={} | lookahead={} | sync.batch_norm=sync | optimizer.groups=[{"match": "bias", "until_epoch": 1}] | evaluate.tta=mirror
-2 2 | a statistic by another name | sync\.batch_norm: unknown value 'sinc'; did you mean 'sync'\? | sync.batch_norm=sinc
 2 2 | steps that are no common ones | sync\.batch_norm: is sync, but the steps of | sync.batch_norm=sync | sync.algorithm=async | deterministic=false
 2 2 | nor later ones | differ from rank to rank; allowed here: local, recalibrate | sync.batch_norm=sync | sync.switch=[{"step": 2, "algorithm": "async"}] | deterministic=false
-2 2 | no batches to measure | sync\.recalibrate_batches: .*found 0 | sync.batch_norm=recalibrate | sync.recalibrate_batches=0
 2 2 | batches of nothing | sync\.recalibrate_batches: | sync.recalibrate_batches=3
 2 2 | a model without statistics | the model has no batch norm; allowed here: local | sync.batch_norm=recalibrate | model={"type": "mlp"}
-2 2 | an average that stays | ema\.decay: .*found 1 | ema.decay=1
-2 2 | an average of no steps | ema\.every: .*found 0 | ema.every=0
-2 2 | an average's key | ema\.dekay: unknown key | ema.dekay=0.9
-2 2 | a number for an average | ema: expected an object | ema=0.9
 2 2 | an average of an average | ema: .*leave it out | ema={} | $free
-2 2 | slow numbers that stay | lookahead\.decay: .*found 1 | lookahead.decay=1
-2 2 | a key of theirs | lookahead\.evry: unknown key; did you mean 'every' | lookahead.evry=2
 2 2 | an algorithm without a common model | lookahead: .*allowed: gossip, allreduce | lookahead={} | sync.algorithm=push_sum | sync.topology.type=directed-exp
 2 2 | a rule that looks ahead by itself | lookahead: .*leave it out | lookahead={} | $free
 2 2 | whose rate is one | schedule\.type: .*cosine.*schedule_free_adamw.*allowed: constant | $free | schedule={"type": "cosine"}
@@ -282,10 +258,7 @@ let free = optimizer={"type": "schedule_free_adamw"}
 0 2 | by their number | memory | $free | sync.lr_scale=sqrt_ranks
 2 2 | a first beta of none | optimizer\.betas: .*> 0 | optimizer={"type": "schedule_free_adamw", "betas": [0, 0.9]}
 2 2 | and holds nothing still | until_epoch | optimizer={"type": "schedule_free_adamw", "groups": [{"match": "bias", "until_epoch": 1}]}
-2 2 | a view that there is not | evaluate\.tta: unknown value 'mirrored'; did you mean 'mirror' | evaluate.tta=mirrored
 2 2 | nothing to skip of | init\.file: is missing beside skip | init={"skip": ["fc.*"]}
-2 2 | a key of initial values | init\.fil: unknown key | init={"fil": "x"}
-2 2 | no epochs | epochs: .*found 0 | epochs=0
 )table",
                "net.json --dry-run");
 }

@@ -21,7 +21,7 @@
 #include "tests/support/soon.h"
 
 // The types of algorithms.md sections 3 to 5: against a plain rewriting of their formulas, and
-// against each other (section 9).
+// the properties of section 9 that formulas alone do not show.
 
 using namespace starling;
 using nlohmann::json;
@@ -288,23 +288,9 @@ Job job_of(const FamilyCase& c, int ranks, std::size_t turn, std::size_t other_t
                 optimizers[other_turn % optimizers.size()]);
 }
 
-/// The same without decay, all ranks starting equal: what section 9's equalities are about.
-Numbers run_equal(const json& algorithm, const char* topology, const json& optimizer, int ranks) {
-  Job job = job_of(algorithm, {{"type", topology}}, optimizer);
-  job.start_apart = false;
-  job.steps = 14;
-  return run_fake(job, ranks);
-}
-
 std::string text_of(const Job& job, int ranks) {
   return fmt::format("{} {} {} {} of {}, clip {}", job.algorithm.dump(), job.exchange,
                      job.topology.dump(), job.optimizer.dump(), ranks, job.clip.norm);
-}
-
-/// What ranks start from.
-Numbers start_of(Job job, int ranks) {
-  job.steps = 0;
-  return run_plain_family(job, ranks);
 }
 
 }  // namespace
@@ -393,128 +379,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("comm/families: types are each other's special cases") {
-  using Run = std::pair<json, json>;  // algorithm and optimizer
-  struct Equal {
-    std::vector<Run> same;
-    Run other;  // with another setting numbers differ, by `least` and more
-    double least = 1e-3;
-    std::vector<const char*> topologies = {"complete"};
-  };
-  const json sums = with_type("allreduce"), awc = with_type("gossip"),
-             atc = with_type("gossip", {{"order", "atc"}});
-  std::vector<Equal> all;
-  for (const json& optimizer : {kBare, kMomentum})
-    all.push_back({{Run(sums, optimizer), Run(atc, optimizer)}, Run(awc, optimizer)});
-  for (const json& optimizer : {kBare, kNesterov, kAdamW}) {
-    const auto local = [&](int period) {
-      return Run(with_type("local_sgd", {{"period", period}}), optimizer);
-    };
-    all.push_back({{Run(atc, optimizer), local(1)}, local(5)});
-    // slow steps, and outer ones, of length 1 without momentum
-    for (const int period : {1, 3, 4}) {
-      const auto slow = [&](double momentum) {
-        return Run(
-            with_type("slowmo", {{"period", period}, {"slow_lr", 1.0}, {"momentum", momentum}}),
-            optimizer);
-      };
-      const json outer = {{"period", period},
-                          {"outer_lr", 1.0},
-                          {"outer_momentum", 0.0},
-                          {"outer_nesterov", false}};
-      all.push_back({{local(period), slow(0.0), Run(with_type("diloco", outer), optimizer)},
-                     slow(0.2),
-                     1e-4});
-      if (period == 1) continue;
-      const auto late = [&](const char* type, json keys) {
-        keys["period"] = period;
-        keys["delay"] = period / 2;
-        return Run(with_type(type, keys), optimizer);
-      };
-      all.push_back({{late("local_sgd", json::object()), late("diloco", outer)}, local(period)});
-    }
-  }
-  const auto outer = [](bool nesterov) {
-    return Run(with_type("diloco", {{"period", 3},
-                                    {"outer_lr", 0.8},
-                                    {"outer_momentum", 0.6},
-                                    {"outer_nesterov", nesterov}}),
-               kDecayed);
-  };
-  const Run slow(with_type("slowmo", {{"period", 3}, {"slow_lr", 0.8}, {"momentum", 0.6}}),
-                 kDecayed);
-  all.push_back({{slow, outer(false)}, outer(true), 1e-4});  // at a constant learning rate
-  // Outer steps of length 1 without momentum: gossip in steps without decay of c; with the
-  // differences mixed too, averages by the topology. Over all ranks with both: DiLoCo.
-  const auto gossiped = [](json keys, const json& optimizer) {
-    return Run(with_type("gossip_diloco", std::move(keys)), optimizer);
-  };
-  const auto plainly = [](int period, bool mix) {
-    return json{
-        {"outer_lr", 1.0}, {"outer_momentum", 0.0}, {"period", period}, {"mix_differences", mix}};
-  };
-  const std::vector<const char*> graphs = {"static-ring", "base-2", "complete"};
-  for (const json& optimizer : {kBare, kMomentum, json{{"type", "adam"}}}) {
-    all.push_back({{Run(awc, optimizer), gossiped(plainly(1, false), optimizer)},
-                   Run(atc, optimizer),
-                   1e-5,
-                   graphs});
-  }
-  for (const json& optimizer : {kBare, kNesterov, kAdamW}) {
-    for (const int period : {1, 3}) {
-      all.push_back(
-          {{Run(with_type("local_sgd", {{"period", period}, {"average", "topology"}}), optimizer),
-            gossiped(plainly(period, true), optimizer)},
-           gossiped(plainly(period, false), optimizer),
-           1e-5,
-           graphs});
-    }
-  }
-  for (const json& optimizer : {kBare, kNesterov, kAdamW, kMuon}) {
-    for (const json& keys :
-         {json{{"period", 3}}, json{{"period", 4}, {"outer_nesterov", false}, {"fragments", 2}},
-          json{{"period", 3}, {"states", "reset"}}}) {
-      json mixing = keys;
-      mixing["mix_differences"] = true;
-      all.push_back({{Run(with_type("diloco", keys), optimizer), gossiped(mixing, optimizer)},
-                     gossiped(keys, optimizer),
-                     1e-5});
-    }
-  }
-  const json qgm = with_type("qgm"), no_mu = with_type("qgm", {{"mu", 0.0}}),
-             decentlam = with_type("decentlam");
-  all.push_back({{Run(atc, kBare), Run(qgm, kBare)},
-                 Run(qgm, kMomentum),
-                 1e-3,
-                 {"static-ring", "complete", "base-2"}});
-  all.push_back({{Run(atc, kBare), Run(decentlam, kBare)},
-                 Run(decentlam, kMomentum),
-                 1e-3,
-                 {"static-ring", "complete"}});
-  all.push_back({{Run(sums, kMomentum), Run(decentlam, kMomentum), Run(no_mu, kMomentum)},
-                 Run(qgm, kMomentum)});
-  const json lazy = with_type("exact_diffusion"),
-             eager = with_type("exact_diffusion", {{"lazy", false}});
-  all.push_back({{Run(sums, kBare), Run(eager, kBare)}, Run(lazy, kBare), 1e-5});
-  for (const Equal& equal : all) {
-    for (const char* topology : equal.topologies) {
-      for (const int n : {2, 5, 8}) {
-        CAPTURE(topology);
-        CAPTURE(n);
-        CAPTURE(equal.same[0].first.dump());
-        CAPTURE(equal.same[0].second.dump());
-        const auto run = [&](const Run& of) { return run_equal(of.first, topology, of.second, n); };
-        const Numbers expected = run(equal.same[0]);
-        for (std::size_t i = 1; i < equal.same.size(); ++i) {
-          CAPTURE(equal.same[i].first.dump());
-          CHECK(largest_difference(run(equal.same[i]), expected) < 1e-11);
-        }
-        CHECK(largest_difference(run(equal.other), expected) > equal.least);
-      }
-    }
-  }
-}
-
 TEST_CASE(
     "comm/families: on a single rank trackings and exact diffusion are the optimizer alone, to the "
     "bit") {
@@ -588,60 +452,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("comm/families: with learning rate 0 the mean stays and ranks come closer") {
-  std::size_t turn = 0;
-  for (const FamilyCase& c : cases()) {
-    // nothing mixes; anchors do not; replicas need ranks that start alike
-    if (c.among({"allreduce", "diloco", "gossip_diloco", "bytegrad", "qadam", "choco",
-                 "low_precision"}))
-      continue;
-    const Kind kind = c.kind() == Kind::kColumns ? Kind::kDoublyStochastic : c.kind();
-    for (const int n : {3, 4, 8}) {
-      const std::vector<json> topologies = topologies_for(kind, n);
-      ++turn;
-      Job job = job_of(c, topologies[turn % topologies.size()],
-                       c.optimizers()[turn % c.optimizers().size()]);
-      job.lr = 0.0;
-      job.bucket_bytes = 1e9;
-      const Numbers before = start_of(job, n), after = run_fake(job, n);
-      const Numbers mean = on_all(mean_of(before), before.size());
-      CAPTURE(text_of(job, n));
-      CHECK(largest_difference({mean_of(after)}, {mean[0]}) < (c.encoded() ? 1e-12 : 1e-13));
-      CHECK(largest_difference(after, mean) < 0.95 * largest_difference(before, mean));
-    }
-  }
-}
-
-TEST_CASE("comm/families: push-sum on a doubly stochastic topology is adapt-then-combine") {
-  for (const int n : {2, 5, 8}) {
-    for (const json& topology : topologies_for(Kind::kDoublyStochastic, n)) {
-      Job job = job_of(with_type("push_sum"), topology, kDecayed);
-      const Numbers pushed = run_fake(job, n);
-      job.algorithm = with_type("gossip", {{"order", "atc"}});
-      CAPTURE(topology.dump());
-      CHECK(largest_difference(pushed, run_fake(job, n)) < 1e-12);
-      job.algorithm = with_type("gossip");
-      CHECK(largest_difference(pushed, run_fake(job, n)) > 1e-3);
-    }
-  }
-}
-
-TEST_CASE(
-    "comm/families: push-sum on an uneven topology keeps the weighted mean and reaches the "
-    "optimum") {
-  Job job = job_of(with_type("push_sum"), kUneven4, kBare);
-  job.bucket_bytes = 1e9;
-  job.lr = 0.0;
-  job.steps = 80;
-  const Numbers before = start_of(job, 4);
-  CHECK(largest_difference(run_fake(job, 4), on_all(mean_of(before), 4)) < 1e-12);
-
-  job.lr_at = [](int t) { return 0.1 / (1.0 + t / 40.0); };
-  job.steps = 1000;
-  const std::vector<double> best = optimum(job, {1.0, 1.0, 1.0, 1.0});
-  CHECK(largest_difference(run_fake(job, 4), on_all(best, 4)) < 2e-2);
-}
-
 TEST_CASE(
     "comm/families: push-sum on 8 ranks that receive unequally reaches the optimum of unequal "
     "losses, by its weights") {
@@ -661,30 +471,6 @@ TEST_CASE(
   CHECK(largest_difference({mean_of(without)}, {best}) > 0.1);
 }
 
-TEST_CASE("comm/families: replicas that all believe in keep the mean once the learning rate is 0") {
-  for (const json& algorithm :
-       {with_type("choco"),
-        with_type("choco", {{"consensus_step", 0.5}, {"compressor", "minmax8"}}),
-        with_type("choco", {{"compressor", "none"}}),
-        with_type("low_precision", {{"compressor", "none"}})}) {
-    for (const int n : {3, 4, 8}) {
-      Job job = job_of(algorithm, {{"type", "static-ring"}}, kBare);
-      job.start_apart = false;
-      job.lr_at = [](int t) { return t < 6 ? 0.05 : 0.0; };
-      job.steps = 6;
-      const Numbers apart = run_fake(job, n);
-      job.steps = 80;
-      const Numbers end = run_fake(job, n);
-      CAPTURE(algorithm.dump());
-      CAPTURE(n);
-      CHECK(largest_difference({mean_of(end)}, {mean_of(apart)}) < 1e-12);
-      CHECK(largest_difference(apart, Numbers(apart.size(), mean_of(apart))) > 1e-3);
-      CHECK(largest_difference(end, Numbers(end.size(), mean_of(end))) <
-            0.2 * largest_difference(apart, Numbers(apart.size(), mean_of(apart))));
-    }
-  }
-}
-
 TEST_CASE("comm/families: what averages gradients or momenta leaves equal bits on all ranks") {
   for (const FamilyCase& c : cases()) {
     if (!c.among({"bytegrad", "qadam"})) continue;
@@ -697,16 +483,6 @@ TEST_CASE("comm/families: what averages gradients or momenta leaves equal bits o
       CAPTURE(n);
       for (const auto& of_rank : x) CHECK(of_rank == x[0]);
     }
-  }
-}
-
-TEST_CASE("comm/families: with numbers as they are, bytegrad is all-reduce") {
-  for (const int n : {2, 3, 8, 9}) {
-    Job job =
-        job_of(with_type("bytegrad", {{"compressor", "none"}}), {{"type", "complete"}}, kDecayed);
-    const Numbers chunks = run_fake(job, n);
-    job.algorithm = "allreduce";
-    CHECK(largest_difference(chunks, run_fake(job, n)) < 1e-13);
   }
 }
 

@@ -60,19 +60,6 @@ TEST_CASE("topology/schedules: which numbers of ranks each type takes") {
   }
 }
 
-TEST_CASE("topology/schedules: one rank is the identity") {
-  for (const char* type :
-       {"complete", "ring", "one-peer-exp", "alternating-exp-ring", "base-2", "random-matching",
-        "hypercube", "torus", "static-exp", "static-ring", "star", "directed-exp", "shift-one"}) {
-    CAPTURE(type);
-    const auto topology = make(type, 1);
-    CHECK(topology->round(0).identity());
-    CHECK(topology->round(7).identity());
-    CHECK(analyse(*topology).rounds_to_consensus == 0);
-    CHECK(analyse(*topology).spectral_gap == 1.0);
-  }
-}
-
 TEST_CASE("topology/schedules: ring pairs neighbours and leaves cos(2π/n) a round") {
   CHECK(drawn(make("ring", 6)->round(0), 6) == "[01][23][45]");
   CHECK(drawn(make("ring", 6)->round(1), 6) == "[05][12][34]");
