@@ -22,10 +22,7 @@ namespace {
 struct DiLoCoSettings : OuterSettings {
   std::int64_t delay = 0;  ///< steps that a mean has to arrive
   double blend = 0.0;
-  Compressor compressor = {.code = Code::kNone};  ///< of what is sent
-  std::optional<SparseSettings> sparse = std::nullopt;
-  double error_decay = 0.0;  ///< 0: without error feedback
-  bool encodes() const { return compressor.code != Code::kNone || sparse; }
+  DifferenceCode code;
   std::size_t delta() const { return 2; }  ///< the states' places
   std::size_t residual() const { return delay > 0 ? 3 : 2; }
 };
@@ -41,7 +38,7 @@ class DiLoCo final : public Averages {
   DiLoCo(const AlgorithmSite& site, const DiLoCoSettings& settings)
       : Averages(site, std::make_unique<Alone>(site), settings.states, settings.delay),
         settings_(settings),
-        encodes_(settings.encodes() && ranks() > 1),
+        encodes_(settings.code.encodes() && ranks() > 1),
         rule_(make_outer_rule(settings, encodes_ ? 1.0 : means_.share(), settings.blend)) {
     require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
             settings.fragments, buckets());
@@ -50,15 +47,15 @@ class DiLoCo final : public Averages {
       deltas_.push_back(state(b, settings.delta()));
     tickets_.resize(deltas_.size());
     if (!encodes_) return;
-    Residuals residuals{.decay = settings.error_decay};
-    for (int b = 0; settings.error_decay > 0.0 && b < buckets(); ++b) {
+    Residuals residuals{.decay = settings.code.error_decay};
+    for (int b = 0; settings.code.error_decay > 0.0 && b < buckets(); ++b) {
       residuals.of_numbers.push_back(state(b, settings.residual()));
-      if (!settings.sparse) residuals.of_chunks.push_back(state(b, settings.residual() + 1));
+      if (!settings.code.sparse) residuals.of_chunks.push_back(state(b, settings.residual() + 1));
     }
-    if (settings.sparse)
-      encoded_ = std::make_unique<SparseMean>(site, *settings.sparse, residuals);
+    if (settings.code.sparse)
+      encoded_ = std::make_unique<SparseMean>(site, settings.code, residuals);
     else
-      encoded_ = std::make_unique<EncodedMean>(site, settings.compressor, ranks(), residuals);
+      encoded_ = std::make_unique<EncodedMean>(site, settings.code.compressor, ranks(), residuals);
     halves_.resize(deltas_.size());
   }
 
@@ -182,14 +179,14 @@ struct ExchangeKeys {
       if (sparse.block < 32 || sparse.block > 65536)
         config.error("block", "is {}; allowed with sync.exchange sparse: multiples of 32 to 65536",
                      sparse.block);
-      settings.sparse = sparse;
+      settings.code.sparse = sparse;
     } else {
-      settings.compressor = {exchange.code, block};
+      settings.code.compressor = {exchange.code, block};
     }
     if (config.changed("error_decay") && !feeds_back)
       config.error("error_decay",
                    "is about error_feedback, which is false; set that, or leave it out");
-    settings.error_decay = feeds_back ? decay : 0.0;
+    settings.code.error_decay = feeds_back ? decay : 0.0;
     return settings;
   }
 };
@@ -283,24 +280,24 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                                   .hidden = settings.delay}},
                    .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
                    .tried = {{"period", 48}}},
-          .make = waits_for_some ? maker_of_quorum_diloco(settings, settings.blend, quorum)
+          .make = waits_for_some ? maker_of_quorum_diloco(settings, settings.blend, quorum, {})
                                  : maker_of<DiLoCo>(settings),
           .by_exchange = [=](AlgorithmPlan& plan, const MixerKind& exchange) {
-            if (waits_for_some && exchange.encodes)
-              keys.config.error("quorum",
-                                "is {}, and differences travel as they are then; allowed: 0, or "
-                                "\"sync.exchange\": \"fp32\"",
-                                quorum.ranks);
             const DiLoCoSettings of = ExchangeKeys(keys).with(settings, exchange);
-            if (of.error_decay > 0.0) plan.states.push_back({"residual"});
-            if (of.error_decay > 0.0 && !of.sparse)
-              plan.states.push_back({.name = "residual_mean", .dtype = DType::kFloat32});
-            if (of.encodes()) plan.messages.wire = of.compressor.wire();
-            if (of.sparse) {
-              plan.messages.wire = of.sparse->wire();
-              plan.cost.exchanges[0].what = PlannedExchange::kGatheredModels;
+            const DifferenceCode& code = of.code;
+            if (!code.encodes()) return;
+            if (code.error_decay > 0.0 && waits_for_some) {
+              plan.states.insert(plan.states.begin() + 2, {"residual"});
+              ++plan.scratch;
+            } else if (code.error_decay > 0.0) {
+              plan.states.push_back({"residual"});
+              if (!code.sparse)
+                plan.states.push_back({.name = "residual_mean", .dtype = DType::kFloat32});
             }
-            if (of.encodes()) plan.make = maker_of<DiLoCo>(of);
+            plan.messages.wire = code.sparse ? code.sparse->wire() : code.compressor.wire();
+            if (code.sparse) plan.cost.exchanges[0].what = PlannedExchange::kGatheredModels;
+            plan.make = waits_for_some ? maker_of_quorum_diloco(of, of.blend, quorum, code)
+                                       : maker_of<DiLoCo>(of);
           }};
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/algorithms/difference_messages.h"
 #include "comm/other_ranks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -60,20 +61,77 @@ std::vector<int> QuorumDecision::participants() const {
   return ranks;
 }
 
+std::vector<double> QuorumWord::numbers(int ranks) const {
+  std::vector<double> all(kWeights);
+  all[kKind] = kind;
+  all[kOuter] = static_cast<double>(outer);
+  all[kWeight] = weight;
+  all[kStop] = stop ? 1.0 : 0.0;
+  all[kGrace] = grace;
+  all[kBytes] = static_cast<double>(bytes);
+  all[kCode] = code;
+  all.insert(all.end(), weights.begin(), weights.end());
+  all.resize(kWeights + static_cast<std::size_t>(ranks));
+  return all;
+}
+
+QuorumWord QuorumWord::read(const double* numbers, int ranks, int from) {
+  const auto number = [&](Field field, const char* what, double most) {
+    const double value = numbers[field];
+    // NaN is refused, too
+    if (!(value >= 0.0 && value <= most && value == std::floor(value)))
+      fail(ExitCode::kUsage, "quorum", "a message of {} {}", what, value);
+    return value;
+  };
+  constexpr double kMost = 1e15;
+  QuorumWord word;
+  word.kind = static_cast<int>(number(kKind, "kind", kPause));
+  if (word.kind < kDifference) fail(ExitCode::kUsage, "quorum", "a message of kind {}", word.kind);
+  word.outer = static_cast<std::int64_t>(number(kOuter, "outer step", kMost));
+  word.weight = numbers[kWeight];
+  word.stop = numbers[kStop] != 0.0;
+  word.bytes = static_cast<std::int64_t>(number(kBytes, "length", kMost));
+  word.code = static_cast<int>(number(kCode, "code", 255));
+  if (word.kind != kDecision) return word;
+  if (from != 0) fail(ExitCode::kUsage, "quorum", "a decision, which is rank 0's to send");
+  word.grace = numbers[kGrace];
+  word.weights = {numbers + kWeights, numbers + kWeights + ranks};
+  for (const double value : word.weights) {
+    if (!(value >= 0.0 && value <= kMost))
+      fail(ExitCode::kUsage, "quorum", "a decision with the weight {}", value);
+  }
+  if (std::all_of(word.weights.begin(), word.weights.end(), [](double w) { return w == 0.0; }))
+    fail(ExitCode::kUsage, "quorum", "a decision in which no rank takes part");
+  if (!(word.grace >= 0.0 && word.grace <= kMost))
+    fail(ExitCode::kUsage, "quorum", "a decision with a grace of {} s", word.grace);
+  return word;
+}
+
+std::string QuorumWord::why_refused(const QuorumFormat& format,
+                                    const QuorumSettings& settings) const {
+  const double most = settings.most_weight * static_cast<double>(outer + 1);
+  if (bytes == 0 && weight == 0.0) return {};
+  if (bytes != format.bytes || code != format.code)
+    return fmt::format("{} bytes ({}) where {} ({}) are agreed", bytes, code_name(code),
+                       format.bytes, code_name(format.code));
+  return weight > 0.0 && weight <= most
+             ? std::string()
+             : fmt::format("a weight of {}, which must be above 0 and at most {}", weight, most);
+}
+
 Quorum::Quorum(Transport& transport, Backend& backend, const QuorumSettings& settings,
-               std::int64_t layouts, MakeMessage make, Seconds now)
+               std::vector<QuorumFormat> formats, Seconds now)
     : transport_(transport),
       backend_(backend),
       own_host_(backend.device() == DeviceType::kCpu ? nullptr : open_backend(DeviceType::kCpu, 1)),
       settings_(settings),
-      layouts_(layouts),
-      make_(std::move(make)),
+      formats_(std::move(formats)),
       now_(now ? std::move(now) : Seconds(steady_seconds)),
       to_all_{.kind = Exchange::Kind::kNeighbours},
       peers_(static_cast<std::size_t>(transport.size())),
       answers_(peers_.size()),
       grace_(settings.grace_seconds),
-      messages_(static_cast<std::size_t>(layouts)) {
+      messages_(formats_.size()) {
   require(settings.ranks >= 1 && settings.ranks <= ranks(), "quorum", "{} of {} ranks",
           settings.ranks, ranks());
   for (int j = 0; j < ranks(); ++j) {
@@ -105,37 +163,31 @@ void Quorum::poll() {
 
 bool Quorum::advance(int j) {
   Peer& from = peer(j);
-  if (from.announced && from.tickets.empty()) {
-    if (from.outer > outer_) return false;  // this rank is not there yet
-    if (from.weight == 0.0) {
-      take_answer(j);
-      return true;
-    }
-    std::vector<Tensor>& target = from.of_layout[static_cast<std::size_t>(from.outer % layouts_)];
-    if (target.empty()) target = make_(from.outer % layouts_);
-    const Exchange exchange{
-        .kind = Exchange::Kind::kNeighbours, .receive_from = {j}, .weights = {1.0}};
-    for (std::size_t k = 0; k < target.size(); ++k) {
-      const StreamScope scope(backend_, StreamKind::kUpdate);
-      from.tickets.push_back(
-          transport_.start_exchange(exchange, target[k], {target[k]},
-                                    {step_, static_cast<int>(k), from.outer, Lane::kAside}));
-    }
-  }
-  if (from.announced) {
-    if (!is_done(from.tickets)) return false;
-    settle(from.tickets);
-    take_answer(j);
+  if (!from.announced) {
+    if (from.word_ticket == 0 || !transport_.done(from.word_ticket)) return false;
+    read_word(j);
     return true;
   }
-  if (from.word_ticket == 0 || !transport_.done(from.word_ticket)) return false;
-  read_word(j);
+  if (from.last.outer > outer_) return false;  // this rank is not there yet
+  if (from.last.bytes > 0 && from.ticket == 0) {
+    Tensor& target = from.refused ? from.dropped : from.of_layout[layout(from.last.outer)];
+    if (!target || target.elements() != from.last.bytes)
+      target = Tensor(backend_, Shape{from.last.bytes}, DType::kUInt8);
+    const Exchange exchange{
+        .kind = Exchange::Kind::kNeighbours, .receive_from = {j}, .weights = {1.0}};
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    from.ticket = transport_.start_exchange(exchange, target, {target},
+                                            {step_, 0, from.last.outer, Lane::kAside});
+  }
+  if (from.ticket != 0 && !transport_.done(from.ticket)) return false;
+  settle(from.ticket);
+  take_answer(j);
   return true;
 }
 
 Tensor Quorum::new_word() const {
-  return {own_host_ ? *own_host_ : backend_, Shape{static_cast<std::int64_t>(kWeights) + ranks()},
-          DType::kFloat64};
+  return {own_host_ ? *own_host_ : backend_,
+          Shape{static_cast<std::int64_t>(QuorumWord::kWeights) + ranks()}, DType::kFloat64};
 }
 
 void Quorum::await_word(int j) {
@@ -151,36 +203,50 @@ void Quorum::read_word(int j) {
   Peer& from = peer(j);
   transport_.wait(std::exchange(from.word_ticket, 0));
   from.heard_at = now();
-  const double* word = from.word.data<double>();
-  const auto outer = static_cast<std::int64_t>(word[kOuter]);
-  switch (static_cast<int>(word[kKind])) {
-    case kDifference:
-      from.announced = true;
-      from.outer = outer;
-      from.weight = word[kWeight];
-      from.stop = word[kStop] != 0.0;
-      from.announced_at = now();
-      return;
-    case kDecision:
-      decisions_[outer] = {outer, {word + kWeights, word + kWeights + ranks()}, word[kStop] != 0.0};
-      grace_ = word[kGrace];
-      await_word(j);
-      return;
-    case kPause: from.paused = true; return;
-    default:
-      fail(ExitCode::kLost, "quorum", {.rank = rank(), .step = step_},
-           "rank {} sent a message of unknown kind {}; all ranks need the same version", j,
-           word[kKind]);
+  QuorumWord word;
+  try {
+    word = QuorumWord::read(from.word.data<double>(), ranks(), j);
+    if (word.bytes > formats_[layout(word.outer)].most_bytes)
+      fail(ExitCode::kUsage, "quorum", "a difference of {} bytes", word.bytes);
+  } catch (const Error& error) {
+    fail(ExitCode::kLost, "quorum", {.rank = rank(), .step = step_},
+         "rank {} announces {}, which no rank sends; all ranks need the same version", j,
+         error.message());
   }
+  if (word.kind == QuorumWord::kDifference) return read_difference(j, std::move(word));
+  if (word.kind == QuorumWord::kPause) {
+    from.paused = true;
+    return;
+  }
+  decisions_[word.outer] = {word.outer, std::move(word.weights), word.stop};
+  grace_ = word.grace;
+  await_word(j);
+}
+
+void Quorum::read_difference(int j, QuorumWord word) {
+  Peer& from = peer(j);
+  const std::string why = word.why_refused(formats_[layout(word.outer)], settings_);
+  if (!why.empty()) {
+    if (rank() == 0 && !from.refused)  // which decides
+      log::warning(
+          "rank {}'s difference for outer step {} is refused, and the step taken without it: {}; "
+          "all ranks need the same configuration and version",
+          j, word.outer, why);
+    word.weight = 0.0;
+  }
+  from.refused = !why.empty();
+  from.announced = true;
+  from.announced_at = now();
+  from.last = std::move(word);
 }
 
 void Quorum::take_answer(int j) {
   Peer& from = peer(j);
   from.announced = false;
   from.heard_at = now();
-  if (from.outer == outer_)
-    answers_[static_cast<std::size_t>(j)] = {true, from.weight, now(), from.announced_at,
-                                             from.stop};
+  if (from.last.outer == outer_)
+    answers_[static_cast<std::size_t>(j)] = {
+        true, from.last.weight, now(), from.announced_at, from.last.stop, from.refused};
   await_word(j);
 }
 
@@ -190,8 +256,8 @@ std::vector<double> Quorum::announcements() const {
     const Peer& from = peers_[static_cast<std::size_t>(j)];
     if (answer(j).there) {
       if (answer(j).weight > 0.0) times.push_back(answer(j).announced_at);
-    } else if (from.announced &&
-               (from.outer > outer_ || (from.outer == outer_ && from.weight > 0.0))) {
+    } else if (from.announced && (from.last.outer > outer_ ||
+                                  (from.last.outer == outer_ && from.last.weight > 0.0))) {
       times.push_back(from.announced_at);
     }
   }
@@ -205,23 +271,23 @@ double Quorum::grace_left() const {
   return grace_ - (now() - announcements()[static_cast<std::size_t>(settings_.ranks - 1)]);
 }
 
-const std::vector<Tensor>& Quorum::message() {
-  if (mine_) return mine_->tensors;
-  std::deque<Message>& of = messages_[layout()];
+const Tensor& Quorum::message() {
+  if (mine_) return mine_->bytes;
+  std::deque<Message>& of = messages_[layout(outer_)];
   // A message is free once all ranks have received it.
   for (Message& message : of) {
-    if (!mine_ && is_done(message.tickets)) mine_ = &message;
+    if (!mine_ && (message.ticket == 0 || transport_.done(message.ticket))) mine_ = &message;
   }
   if (!mine_ && of.size() < kMostKept) {
-    of.push_back({make_(static_cast<std::int64_t>(layout())), {}, 0});
+    of.push_back({Tensor(backend_, Shape{formats_[layout(outer_)].bytes}, DType::kUInt8)});
     mine_ = &of.back();
   }
   if (!mine_)
     mine_ = &*std::min_element(
         of.begin(), of.end(), [](const Message& a, const Message& b) { return a.outer < b.outer; });
-  settle(mine_->tickets);
+  settle(mine_->ticket);
   mine_->outer = outer_;
-  return mine_->tensors;
+  return mine_->bytes;
 }
 
 void Quorum::send(double weight, bool stop, std::int64_t step) {
@@ -229,26 +295,24 @@ void Quorum::send(double weight, bool stop, std::int64_t step) {
   require(!own.there, "quorum", "the difference of outer step {} was sent", outer_);
   step_ = step;
   own = {true, weight, now(), now(), stop};
-  std::vector<double> word(kWeights);
-  word[kKind] = kDifference;
-  word[kWeight] = weight;
-  word[kStop] = stop ? 1.0 : 0.0;
+  QuorumWord word{.weight = weight, .stop = stop};
+  if (weight != 0.0) {
+    word.bytes = formats_[layout(outer_)].bytes;
+    word.code = formats_[layout(outer_)].code;
+  }
   send_word(std::move(word), step);
   if (weight == 0.0 || ranks() == 1) return;
-  const std::vector<Tensor>& tensors = message();
-  for (std::size_t k = 0; k < tensors.size(); ++k) {
-    const StreamScope scope(backend_, StreamKind::kUpdate);  // where it was written
-    mine_->tickets.push_back(transport_.start_exchange(
-        to_all_, tensors[k], {}, {step, static_cast<int>(k), outer_, Lane::kAside}));
-  }
+  const Tensor& bytes = message();
+  const StreamScope scope(backend_, StreamKind::kUpdate);  // where it was written
+  mine_->ticket = transport_.start_exchange(to_all_, bytes, {}, {step, 0, outer_, Lane::kAside});
 }
 
-void Quorum::send_word(std::vector<double> word, std::int64_t step) {
+void Quorum::send_word(QuorumWord word, std::int64_t step) {
   if (ranks() == 1) return;
-  word.resize(kWeights + peers_.size());
-  word[kOuter] = static_cast<double>(outer_);
+  word.outer = outer_;
   Tensor numbers = new_word();
-  std::copy(word.begin(), word.end(), numbers.data<double>());
+  const std::vector<double> all = word.numbers(ranks());
+  std::copy(all.begin(), all.end(), numbers.data<double>());
   const Ticket ticket =
       transport_.start_exchange(to_all_, numbers, {}, {step, -1, outer_, Lane::kAside});
   words_.push_back({std::move(numbers), ticket});
@@ -279,12 +343,11 @@ void Quorum::decide() {
   }
   tell_missing(decision);
   grace_ = quorum_grace(spreads_.values(), inner_steps_.median(), settings_.grace_seconds);
-  std::vector<double> word(kWeights);
-  word[kKind] = kDecision;
-  word[kStop] = decision.stop ? 1.0 : 0.0;
-  word[kGrace] = grace_;
-  word.insert(word.end(), decision.weights.begin(), decision.weights.end());
-  send_word(std::move(word), step_);
+  send_word({.kind = QuorumWord::kDecision,
+             .stop = decision.stop,
+             .grace = grace_,
+             .weights = decision.weights},
+            step_);
   decisions_[outer_] = std::move(decision);
 }
 
@@ -298,11 +361,10 @@ void Quorum::tell_missing(const QuorumDecision& decision) {
       continue;
     }
     ++misses;
-    if (!std::exchange(peer(j).told, true))
+    if (!answer(j).refused && !std::exchange(peer(j).told, true))
       log::warning(
           "rank {} is left out of the outer step of update {}, as it was late; metrics.jsonl has "
-          "the "
-          "participants of each",
+          "the participants of each",
           j, step_ + 1);
     if (misses == kMissesBeforeUnawaited)
       log::warning(
@@ -337,13 +399,22 @@ const QuorumDecision& Quorum::await(std::int64_t step) {
            fmt::format("outer step {}, of which {} ranks' differences are needed", outer_,
                        settings_.ranks),
            step);
-  return decisions_.at(outer_);
+  const QuorumDecision& decision = decisions_.at(outer_);
+  for (const int j : decision.participants()) {
+    if (answer(j).refused)
+      fail(
+          ExitCode::kLost, "quorum", {.rank = rank(), .step = step},
+          "rank 0 takes rank {}'s difference for outer step {}, which this rank refused; all ranks "
+          "need the same configuration and version",
+          j, outer_);
+  }
+  return decision;
 }
 
-const std::vector<Tensor>& Quorum::difference_of(int j) const {
-  if (j != rank()) return peers_[static_cast<std::size_t>(j)].of_layout[layout()];
+const Tensor& Quorum::difference_of(int j) const {
+  if (j != rank()) return peers_[static_cast<std::size_t>(j)].of_layout[layout(outer_)];
   require(mine_, "quorum", "rank {} has sent no difference in outer step {}", j, outer_);
-  return mine_->tensors;
+  return mine_->bytes;
 }
 
 void Quorum::next() {
@@ -357,9 +428,7 @@ void Quorum::next() {
 void Quorum::pause(std::int64_t step) {
   if (!listening_) return;
   step_ = step;
-  std::vector<double> word(kWeights);
-  word[kKind] = kPause;
-  send_word(std::move(word), step);
+  send_word({.kind = QuorumWord::kPause}, step);
   const auto missing = [&] {
     std::vector<int> open;
     for (const int j : to_all_.send_to) {
@@ -370,7 +439,7 @@ void Quorum::pause(std::int64_t step) {
   wait_for([&] { return missing().empty(); }, missing, "all ranks to have taken their outer steps",
            step);
   for (std::deque<Message>& of : messages_) {
-    for (Message& message : of) settle(message.tickets);
+    for (Message& message : of) settle(message.ticket);
   }
   for (SentWord& sent : words_) transport_.wait(sent.ticket);
   words_.clear();
@@ -406,15 +475,10 @@ void Quorum::wait_for(const std::function<bool()>& there,
   late.came(RunningClock::seconds_since(begin));
 }
 
-bool Quorum::is_done(const std::vector<Ticket>& tickets) {
-  return std::all_of(tickets.begin(), tickets.end(),
-                     [&](Ticket ticket) { return transport_.done(ticket); });
-}
-
-void Quorum::settle(std::vector<Ticket>& tickets) {
+void Quorum::settle(Ticket& ticket) {
+  if (ticket == 0) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  for (const Ticket ticket : tickets) transport_.wait(ticket);
-  tickets.clear();
+  transport_.wait(std::exchange(ticket, 0));
 }
 
 void Quorum::release_sent() {

@@ -36,6 +36,34 @@ struct QuorumSettings {
   int ranks = 1;                   ///< q
   double grace_seconds = 1.0;      ///< the most that others are waited for
   double timeout_seconds = 300.0;  ///< of waits, which then throw Error(kLost)
+  double most_weight = 1e9;        ///< of a difference, for each outer step up to its own
+};
+
+/// What all ranks' differences of a kind are like.
+struct QuorumFormat {
+  int code = 0;  ///< DifferenceCode::number()
+  std::int64_t bytes = 0;
+  std::int64_t most_bytes = 0;  ///< that any code would take
+};
+
+/// The numbers that a rank sends to all others ahead of a difference, or instead of one.
+struct QuorumWord {
+  enum Kind : int { kDifference = 1, kDecision, kPause };
+  enum Field : std::size_t { kKind, kOuter, kWeight, kStop, kGrace, kBytes, kCode, kWeights };
+  int kind = kDifference;
+  std::int64_t outer = 0;
+  double weight = 0.0;
+  bool stop = false;
+  double grace = 0.0;
+  std::int64_t bytes = 0;  ///< of the difference that follows; 0: none does
+  int code = 0;
+  std::vector<double> weights;  ///< of a decision, by rank
+
+  std::vector<double> numbers(int ranks) const;
+  /// Reads what rank `from` sent, kWeights + `ranks` numbers. Error(kUsage): they are no word.
+  static QuorumWord read(const double* numbers, int ranks, int from);
+  /// Why a difference that is announced so cannot be used; empty: it can.
+  std::string why_refused(const QuorumFormat& format, const QuorumSettings& settings) const;
 };
 
 /// Who takes part in an outer step, and what else was agreed with it. Equal on all ranks.
@@ -55,22 +83,21 @@ struct QuorumDecision {
 /// A rank takes part in the outer steps 0, 1, … in order. One that is behind finds what it needs in
 /// the others' sends, which stay in their memory until it takes them: after kMostKept of them
 /// a sender waits for it. Between two ranks, messages are taken in the order in which they were
-/// sent: a word (kind, outer step, weight, …), after one with a difference the difference's
-/// tensors. What comes for an outer step that was decided without it is dropped.
+/// sent: a word, after one that announces a difference that. What comes for an outer step that was
+/// decided without it is dropped. So is a difference of another length, code or weight than there
+/// can be: the rank has then nothing to add to that outer step.
 ///
 /// For use by one thread. Only send(), await(), pause() and message() may wait.
 class Quorum {
  public:
   static constexpr int kMissesBeforeUnawaited = 3;
   static constexpr std::size_t kMostKept = 4;  ///< messages of one layout under way
-  /// Makes the tensors of one difference; those of outer steps that `layouts` divides by the same
-  /// rest have the same sizes.
-  using MakeMessage = std::function<std::vector<Tensor>(std::int64_t layout)>;
   using Seconds = std::function<double()>;
 
-  /// `backend`: of the differences. `now`: empty for the steady clock.
+  /// `backend`: of the differences. `formats`: outer step k's differences have the k-th, in turn.
+  /// `now`: empty for the steady clock.
   Quorum(Transport& transport, Backend& backend, const QuorumSettings& settings,
-         std::int64_t layouts, MakeMessage make, Seconds now = {});
+         std::vector<QuorumFormat> formats, Seconds now = {});
 
   /// Begins to receive, at the start or after pause(); `outer` is this rank's next outer step.
   void listen(std::int64_t outer);
@@ -86,8 +113,9 @@ class Quorum {
   bool has_answered(int rank) const { return answer(rank).there; }
   bool decided() const { return decisions_.count(outer_) > 0; }
 
-  /// Tensors for this rank's difference of the outer step. May wait for ranks that are far behind.
-  const std::vector<Tensor>& message();
+  /// Memory for this rank's difference of the outer step, in bytes. May wait for ranks that are far
+  /// behind.
+  const Tensor& message();
   /// Starts sending what is in message(). With weight 0 it sends the word alone: that this rank has
   /// nothing to add and need not be waited for. Once an outer step at most.
   void send(double weight, bool stop, std::int64_t step);
@@ -96,7 +124,7 @@ class Quorum {
   /// Waits for that. `step`: of the outer step, for errors.
   const QuorumDecision& await(std::int64_t step);
   /// After await(): what a rank that takes part has sent. Valid until next().
-  const std::vector<Tensor>& difference_of(int rank) const;
+  const Tensor& difference_of(int rank) const;
   /// On to the next outer step.
   void next();
   /// Waits until no message of any rank is under way. Collective, when all ranks have come to the
@@ -110,20 +138,18 @@ class Quorum {
   double now() const { return now_(); }
 
  private:
-  /// What a rank sends, one after the other.
-  enum Kind : int { kDifference = 1, kDecision, kPause };
-  enum Field : std::size_t { kKind, kOuter, kWeight, kStop, kGrace, kWeights };
   struct Peer {
     Tensor word;
     Ticket word_ticket = 0;
     /// A difference that was announced and not yet received
     bool announced = false;
-    std::int64_t outer = -1;
-    double weight = 0.0, announced_at = 0.0;
-    bool stop = false;
-    std::vector<Ticket> tickets;                 ///< while it is being received
-    std::vector<std::vector<Tensor>> of_layout;  ///< where differences are received
-    double heard_at = -1.0;                      ///< the last word or difference; negative: none
+    QuorumWord last;
+    bool refused = false;  ///< the last difference; its weight is 0
+    double announced_at = 0.0;
+    Ticket ticket = 0;              ///< while it is being received
+    std::vector<Tensor> of_layout;  ///< where differences are received
+    Tensor dropped;                 ///< one that is refused
+    double heard_at = -1.0;         ///< the last word or difference; negative: none
     bool paused = false;
     int misses = 0;     ///< outer steps running without it; on rank 0
     bool told = false;  ///< that it was left out
@@ -132,11 +158,11 @@ class Quorum {
   struct Answer {
     bool there = false;
     double weight = 0.0, at = 0.0, announced_at = 0.0;
-    bool stop = false;
+    bool stop = false, refused = false;
   };
   struct Message {
-    std::vector<Tensor> tensors;
-    std::vector<Ticket> tickets;
+    Tensor bytes;
+    Ticket ticket = 0;
     std::int64_t outer = 0;
   };
   struct SentWord {
@@ -147,22 +173,24 @@ class Quorum {
   Tensor new_word() const;
   int rank() const { return transport_.rank(); }
   int ranks() const { return transport_.size(); }
-  std::size_t layout() const { return static_cast<std::size_t>(outer_ % layouts_); }
+  std::size_t layout(std::int64_t outer) const {
+    return static_cast<std::size_t>(outer) % formats_.size();
+  }
   Peer& peer(int j) { return peers_[static_cast<std::size_t>(j)]; }
   const Answer& answer(int j) const { return answers_[static_cast<std::size_t>(j)]; }
   /// Goes on with one message of a rank; false if there is nothing to go on with.
   bool advance(int j);
   void await_word(int j);
   void read_word(int j);
+  void read_difference(int j, QuorumWord word);
   void take_answer(int j);
-  void send_word(std::vector<double> word, std::int64_t step);
+  void send_word(QuorumWord word, std::int64_t step);
   /// When each of the others announced its difference for this outer step, ascending.
   std::vector<double> announcements() const;
   void decide_if_due();
   void decide();
   void tell_missing(const QuorumDecision& decision);
-  bool is_done(const std::vector<Ticket>& tickets);
-  void settle(std::vector<Ticket>& tickets);
+  void settle(Ticket& ticket);
   void release_sent();
   /// Polls until there() is true; past the limit fails and names the ranks that missing() returns.
   void wait_for(const std::function<bool()>& there,
@@ -173,8 +201,7 @@ class Quorum {
   Backend& backend_;
   std::unique_ptr<Backend> own_host_;  ///< for words, which are in host memory; null on a CPU
   QuorumSettings settings_;
-  std::int64_t layouts_;
-  MakeMessage make_;
+  std::vector<QuorumFormat> formats_;
   Seconds now_;
   Exchange to_all_;  ///< a send to all others
 

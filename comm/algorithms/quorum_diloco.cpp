@@ -1,7 +1,6 @@
 #include "comm/algorithms/quorum_diloco.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -16,9 +15,9 @@ namespace {
 
 /// DiLoCo with a quorum. Outer step k of all fragments comes after step (k+1)H/F - 1, and is of
 /// fragment k mod F:
-///     Δ̄ = Σ_j w_j Δ_j / Σ_j w_j over those that take part, in rank order
+///     Δ̄ = Σ_j w_j C(Δ_j) / Σ_j w_j over those that take part, in rank order
 /// with w_j the steps that rank j trained since its anchor (ranks have batches of one size). Then
-/// as diloco.
+/// as diloco. The residual of a rank that did not take part stays as it was.
 ///
 /// A rank that others wait for ends its steps early: once q others have begun to send, and its
 /// steps to the outer step would take longer than half the grace that is left, it sends what it has
@@ -28,26 +27,30 @@ namespace {
 class QuorumDiLoCo final : public Averages {
  public:
   QuorumDiLoCo(const AlgorithmSite& site, const OuterSettings& settings, double blend,
-               const DiLoCoQuorum& quorum)
+               const DiLoCoQuorum& quorum, DifferenceCode code)
       : Averages(site, std::make_unique<Alone>(site), settings.states),
         settings_(settings),
         carries_(quorum.carry),
         rule_(make_outer_rule(settings, 1.0, blend)),
+        // A single rank encodes nothing
+        code_(site.transport.size() > 1 ? std::move(code)
+                                        : DifferenceCode{.error_decay = code.error_decay}),
+        messages_(site, code_),
         of_fragment_(static_cast<std::size_t>(settings.fragments)),
+        begins_(index(buckets())),
         trained_(of_fragment_.size()),
         carried_weights_(of_fragment_.size()),
         quorum_(site.transport, site.backend,
-                {static_cast<int>(quorum.ranks), quorum.grace_seconds, site.timeout_seconds},
-                settings.fragments,
-                [this](std::int64_t fragment) { return make_message(fragment); }) {
-    require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
-            settings.fragments, buckets());
+                {.ranks = static_cast<int>(quorum.ranks),
+                 .grace_seconds = quorum.grace_seconds,
+                 .timeout_seconds = site.timeout_seconds,
+                 .most_weight = static_cast<double>(apart())},
+                lay_out()) {
     std::int64_t largest = 0;
-    for (int b = 0; b < buckets(); ++b) {
-      of_fragment_[static_cast<std::size_t>(b * settings.fragments / buckets())].push_back(b);
+    for (int b = 0; b < buckets(); ++b)
       largest = std::max(largest, bucket(b).parameters.elements());
-    }
     mean_ = Tensor(site.backend, Shape{largest}, bucket(0).parameters.dtype());
+    if (feeds_back()) residuals_before_ = like_parameters();
   }
 
   void begin(const StepInfo& info) override {
@@ -71,7 +74,7 @@ class QuorumDiLoCo final : public Averages {
     ended_ = 0.0;  // what comes before the next step is no training
     if (!carries_) return;
     on_update_stream(site_.backend, [&] {
-      site_.backend.copy_from_host(carried_weights_.data(), state(0, kCarriedWeights));
+      site_.backend.copy_from_host(carried_weights_.data(), kept_weights());
     });
   }
   void resume(std::int64_t step) override {
@@ -83,9 +86,8 @@ class QuorumDiLoCo final : public Averages {
       trained_[index(f)] = last < 0 ? step : step - 1 - step_of(last);
     }
     if (!carries_) return;
-    on_update_stream(site_.backend, [&] {
-      site_.backend.copy_to_host(state(0, kCarriedWeights), carried_weights_.data());
-    });
+    on_update_stream(site_.backend,
+                     [&] { site_.backend.copy_to_host(kept_weights(), carried_weights_.data()); });
   }
   std::int64_t take_left_out() override { return std::exchange(left_out_, 0); }
   std::vector<Meeting> take_meetings() override { return std::exchange(meetings_, {}); }
@@ -103,20 +105,34 @@ class QuorumDiLoCo final : public Averages {
   }
 
  private:
-  enum State : std::size_t { kAnchor, kMomentum, kCarried, kCarriedWeights };
-  static constexpr std::size_t kMostTerms = 8;  // of WeightedSum
+  enum State : std::size_t { kAnchor, kMomentum, kResidual };
 
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
   std::int64_t apart() const { return settings_.period / settings_.fragments; }
   std::int64_t step_of(std::int64_t outer) const { return (outer + 1) * apart() - 1; }
   std::size_t fragment() const { return index(next_ % settings_.fragments); }
-  std::vector<Tensor> make_message(std::int64_t fragment) const {
-    std::vector<Tensor> message;
-    for (const int b : of_fragment_[index(fragment)]) {
-      const Tensor& like = bucket(b).parameters;
-      message.emplace_back(site_.backend, like.shape(), like.dtype());
+  bool feeds_back() const { return code_.error_decay > 0.0; }
+  /// The states behind the residual, if there is one.
+  Tensor kept_difference(int b) { return state(b, kResidual + (feeds_back() ? 1 : 0)); }
+  Tensor kept_weights() { return state(0, kResidual + (feeds_back() ? 2 : 1)); }
+  /// A fragment's difference is one message: its buckets' parts, each from a place on that suits
+  /// all numbers.
+  std::vector<QuorumFormat> lay_out() {
+    require(settings_.fragments <= buckets(), "diloco", "{} fragments of {} buckets",
+            settings_.fragments, buckets());
+    constexpr std::int64_t kAlignment = 64;
+    std::vector<QuorumFormat> formats(of_fragment_.size(), {.code = code_.number()});
+    for (int b = 0; b < buckets(); ++b) {
+      const std::size_t f = index(b * settings_.fragments / buckets());
+      of_fragment_[f].push_back(b);
+      begins_[index(b)] = (formats[f].bytes + kAlignment - 1) / kAlignment * kAlignment;
+      formats[f].bytes = begins_[index(b)] + messages_.bytes(b);
+      formats[f].most_bytes += 16 * bucket(b).parameters.elements() + kAlignment;
     }
-    return message;
+    return formats;
+  }
+  Tensor part(const Tensor& message, int b) const {
+    return message.slice(begins_[index(b)], Shape{messages_.bytes(b)});
   }
 
   /// Whether this rank trains no further before the outer step, from which it is `left` steps.
@@ -149,59 +165,57 @@ class QuorumDiLoCo final : public Averages {
     const double own = static_cast<double>(trained_[f]), carried = carried_weights_[f];
     const double weight = own + carried;
     const std::vector<int>& of = of_fragment_[f];
-    const bool late = quorum_.decided();
-    if (!late && weight > 0.0) {
-      for (std::size_t k = 0; k < of.size(); ++k)
-        take_difference(of[k], own, carried, quorum_.message()[k]);
-    }
+    const bool late = quorum_.decided(), sends = !late && weight > 0.0;
+    for (std::size_t k = 0; sends && k < of.size(); ++k) encode(of[k], own, carried);
     if (!late) quorum_.send(weight, stop_, info_.step);
     wait_by(of.front(), [&] { decision_ = &quorum_.await(info_.step); });
     meetings_.push_back({info_.step, decision_->participants(), decision_->stop});
     const bool taken = decision_->weights[index(site_.transport.rank())] > 0.0;
-    for (std::size_t k = 0; carries_ && !taken && weight > 0.0 && k < of.size(); ++k) {
-      const Tensor& kept = state(of[k], kCarried);
-      if (late) {
-        take_difference(of[k], own, carried, kept);
-      } else {
-        const StreamScope scope(site_.backend, StreamKind::kUpdate);
-        site_.backend.copy(quorum_.message()[k], kept);
-      }
+    for (std::size_t k = 0; !taken && weight > 0.0 && k < of.size(); ++k) {
+      const StreamScope scope(site_.backend, StreamKind::kUpdate);
+      if (sends && feeds_back())
+        site_.backend.copy(residuals_before_[index(of[k])], state(of[k], kResidual));
+      if (carries_) take_difference(of[k], own, carried, kept_difference(of[k]));
     }
     carried_weights_[f] = carries_ && !taken ? weight : 0.0;
   }
+  /// This rank's part of its message. The residual changes, for the case that it takes part.
+  void encode(int b, double own, double carried) {
+    const StreamScope scope(site_.backend, StreamKind::kUpdate);
+    const Tensor to = part(quorum_.message(), b),
+                 left = feeds_back() ? state(b, kResidual) : Tensor();
+    if (left) site_.backend.copy(left, residuals_before_[index(b)]);
+    if (carried == 0.0)
+      return messages_.encode(b, state(b, kAnchor), bucket(b).parameters, left, to);
+    const Tensor difference = scratch(b);
+    take_difference(b, own, carried, difference);
+    messages_.encode(b, difference, {}, left, to);
+  }
   /// Δ = a - x, with what is carried: (own Δ + carried Δ') / (own + carried).
   void take_difference(int b, double own, double carried, const Tensor& out) {
-    const StreamScope scope(site_.backend, StreamKind::kUpdate);
     const double share = carried > 0.0 ? own / (own + carried) : 1.0;
     WeightedSum sum{.in = {state(b, kAnchor), bucket(b).parameters},
                     .weight = {share, -share},
                     .terms = 2,
                     .out = out};
     if (carried > 0.0) {
-      sum.in[2] = state(b, kCarried);
+      sum.in[2] = kept_difference(b);
       sum.weight[2] = 1.0 - share;
       sum.terms = 3;
     }
     site_.backend.weighted_sum(sum);
   }
+  Tensor scratch(int b) { return mean_.slice(0, Shape{bucket(b).parameters.elements()}); }
   Tensor mean_of(int b) {
-    const std::vector<int>& of = of_fragment_[fragment()];
-    const auto k = index(std::find(of.begin(), of.end(), b) - of.begin());
-    double total = 0.0;
-    for (const double weight : decision_->weights) total += weight;
-    const Tensor mean = mean_.slice(0, Shape{bucket(b).parameters.elements()});
-    const StreamScope scope(site_.backend, StreamKind::kUpdate);
-    const std::vector<int> ranks = decision_->participants();
-    for (std::size_t first = 0; first < ranks.size(); first += kMostTerms) {
-      WeightedSum sum{.out = mean, .accumulate = first > 0};
-      for (std::size_t i = first; i < std::min(ranks.size(), first + kMostTerms); ++i) {
-        sum.in[i - first] = quorum_.difference_of(ranks[i])[k];
-        sum.weight[i - first] = decision_->weights[index(ranks[i])] / total;
-        ++sum.terms;
-      }
-      site_.backend.weighted_sum(sum);
+    std::vector<Tensor> messages;
+    std::vector<double> weights;
+    for (const int j : decision_->participants()) {
+      messages.push_back(part(quorum_.difference_of(j), b));
+      weights.push_back(decision_->weights[index(j)]);
     }
-    return mean;
+    const StreamScope scope(site_.backend, StreamKind::kUpdate);
+    messages_.mean(b, messages, weights, scratch(b));
+    return scratch(b);
   }
   void go_on() {
     trained_[fragment()] = 0;
@@ -214,10 +228,14 @@ class QuorumDiLoCo final : public Averages {
   OuterSettings settings_;
   bool carries_;
   std::unique_ptr<OptimizerRule> rule_;
+  DifferenceCode code_;
+  DifferenceMessages messages_;
   std::vector<std::vector<int>> of_fragment_;  ///< buckets
+  std::vector<std::int64_t> begins_;           ///< by bucket: of its part of a message
   std::vector<std::int64_t> trained_;          ///< by fragment: steps since its anchor
   std::vector<double> carried_weights_;        ///< by fragment; 0: nothing is carried
-  Tensor mean_;
+  Tensor mean_;                                ///< of a bucket, or its difference
+  std::vector<Tensor> residuals_before_;       ///< by bucket: for a difference that comes too late
   Quorum quorum_;
   std::int64_t next_ = 0;                     ///< the next outer step
   const QuorumDecision* decision_ = nullptr;  ///< of the outer step that is being taken
@@ -230,8 +248,9 @@ class QuorumDiLoCo final : public Averages {
 }  // namespace
 
 std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> maker_of_quorum_diloco(
-    const OuterSettings& settings, double blend, const DiLoCoQuorum& quorum) {
-  return maker_of<QuorumDiLoCo>(settings, blend, quorum);
+    const OuterSettings& settings, double blend, const DiLoCoQuorum& quorum,
+    const DifferenceCode& code) {
+  return maker_of<QuorumDiLoCo>(settings, blend, quorum, code);
 }
 
 }  // namespace starling

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "comm/algorithm.h"
+#include "comm/algorithms/difference_messages.h"
 #include "comm/algorithms/outer_steps.h"
 
 namespace starling {
@@ -17,8 +18,9 @@ struct DiLoCoQuorum {
 };
 
 /// DiLoCo whose outer steps wait for a quorum (quorum.h). Kept: the anchor, s, and with `carry` a
-/// difference and its weights, of each fragment one, fp64.
+/// difference and its weights, of each fragment one, fp64; with error feedback the residual.
 std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> maker_of_quorum_diloco(
-    const OuterSettings& settings, double blend, const DiLoCoQuorum& quorum);
+    const OuterSettings& settings, double blend, const DiLoCoQuorum& quorum,
+    const DifferenceCode& code);
 
 }  // namespace starling

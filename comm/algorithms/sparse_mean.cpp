@@ -1,27 +1,20 @@
 #include "comm/algorithms/sparse_mean.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 namespace starling {
 
-SparseMean::SparseMean(const AlgorithmSite& site, const SparseSettings& settings,
-                       Residuals residuals)
+SparseMean::SparseMean(const AlgorithmSite& site, const DifferenceCode& code, Residuals residuals)
     : backend_(site.backend),
       transport_(site.transport),
-      settings_(settings),
-      residuals_(std::move(residuals)) {
-  for (const Bucket& bucket : site.buckets) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> parts;
-    for (const BucketSlot& slot : bucket.layout->slots)
-      parts.emplace_back(slot.offset, slot.elements);
-    std::sort(parts.begin(), parts.end());
-    State& state = states_.emplace_back();
-    state.layout = SparseLayout(backend_, bucket.parameters.elements(), parts, settings.block,
-                                settings.share, settings.value_bits);
+      messages_(site, code),
+      residuals_(std::move(residuals)),
+      states_(site.buckets.size()) {
+  for (std::size_t b = 0; b < states_.size(); ++b) {
     for (int j = 0; j < transport_.size(); ++j)
-      state.messages.emplace_back(backend_, Shape{state.layout.bytes}, DType::kUInt8);
+      states_[b].messages.emplace_back(backend_, Shape{messages_.bytes(static_cast<int>(b))},
+                                       DType::kUInt8);
   }
 }
 
@@ -34,13 +27,8 @@ void SparseMean::start(int bucket, const Tensor& numbers, const Tensor& minus, c
   const Tensor& own = state.messages[static_cast<std::size_t>(rank)];
   {
     const StreamScope scope(backend_, StreamKind::kUpdate);
-    backend_.sparse_encode(
-        {.x = numbers,
-         .message = own,
-         .layout = state.layout,
-         .minus = minus,
-         .residual = residuals_.of_numbers.empty() ? Tensor() : residuals_.of_numbers[b],
-         .decay = residuals_.decay});
+    messages_.encode(bucket, numbers, minus,
+                     residuals_.of_numbers.empty() ? Tensor() : residuals_.of_numbers[b], own);
   }
   Exchange exchange;
   exchange.kind = Exchange::Kind::kNeighbours;
@@ -59,10 +47,8 @@ void SparseMean::finish(int bucket, const Wait& wait) {
   State& state = states_[static_cast<std::size_t>(bucket)];
   wait(std::exchange(state.ticket, 0), bucket);
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  backend_.sparse_decode({.messages = state.messages,
-                          .out = state.out,
-                          .layout = state.layout,
-                          .of_all = settings_.of_all});
+  messages_.mean(bucket, state.messages, std::vector<double>(state.messages.size(), 1.0),
+                 state.out);
 }
 
 }  // namespace starling

@@ -67,6 +67,10 @@ void check(const SparseEncode& args) {
 void check(const SparseDecode& args) {
   require(!args.messages.empty() && args.messages.size() <= 256, "sparse_decode",
           "{} messages; needed: 1 to 256", args.messages.size());
+  require(args.weights.empty() || args.weights.size() == args.messages.size(), "sparse_decode",
+          "{} weights of {} messages", args.weights.size(), args.messages.size());
+  for (const float weight : args.weights)
+    require(weight > 0.0f, "sparse_decode", "a weight of {}; needed: above 0", weight);
   for (const Tensor& message : args.messages)
     check_sparse("sparse_decode", args.out, message, args.layout);
 }

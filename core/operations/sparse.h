@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -52,14 +53,24 @@ struct SparseEncode {
   }
 };
 
-/// out = the mean of what messages hold, added up in their order in out's type. Of an element that
-/// not all have sent it is that of its senders, or with `of_all` their sum over the number of
-/// messages; 0 where nobody sent it.
+/// out = the mean of what messages hold, Σ weight · value / Σ weight, added up in their order in
+/// out's type. Of an element that not all have sent it is that of its senders, or with `of_all`
+/// their sum over all messages' weights; 0 where nobody sent it.
 struct SparseDecode {
   std::vector<Tensor> messages;  ///< at most 256
+  /// As many, above 0, with sums that fp32 holds, such as counts; empty: 1 each
+  std::vector<float> weights;
   Tensor out;
   SparseLayout layout;
   bool of_all = false;
+  float weight(std::size_t message) const { return weights.empty() ? 1.0f : weights[message]; }
+  /// What sums are over with `of_all`; else 0.
+  double sum_of_all() const {
+    double sum = 0.0;
+    for (std::size_t m = 0; of_all && m < messages.size(); ++m)
+      sum += static_cast<double>(weight(m));
+    return sum;
+  }
   Accesses accesses() const {
     Accesses result;
     result.read({layout.blocks});

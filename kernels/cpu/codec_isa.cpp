@@ -487,7 +487,7 @@ static float encode_values(int bits, float most, const T* values, Index n, std::
 
 template <class T>
 static void add_values(int bits, float scale, const std::uint8_t* codes, const std::uint8_t* places,
-                       bool wide, Index n, Index last, T* sum, T* senders) {
+                       bool wide, Index n, Index last, T weight, T* sum, T* weights) {
   constexpr Index kPiece = 256;
   math::with_value_code(
       bits, [&](auto kind) __attribute__((always_inline)) {
@@ -498,25 +498,25 @@ static void add_values(int bits, float scale, const std::uint8_t* codes, const s
           T value[kPiece] = {};
           std::int32_t place[kPiece] = {};
           STARLING_LOOP for (Index k = 0; k < count; ++k) value[k] =
-              static_cast<T>(code.decode(math::code_at<Kind>(codes, first + k)));
+              weight * static_cast<T>(code.decode(math::code_at<Kind>(codes, first + k)));
           STARLING_LOOP for (Index k = 0; k < count; ++k) place[k] =
               math::place_at(places, wide, first + k);
           for (Index k = 0; k < count; ++k) {
             if (place[k] > last) continue;
             sum[place[k]] += value[k];
-            senders[place[k]] += T(1);
+            weights[place[k]] += weight;
           }
         }
       });
 }
 
 template <class T>
-static void divide_sums(T* sum, const T* senders, T all, Index n) {
+static void divide_sums(T* sum, const T* weights, T all, Index n) {
   if (all != T(0)) {
     STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] = sum[i] / all;
   } else {
     STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] =
-        sum[i] / (senders[i] > T(1) ? senders[i] : T(1));
+        sum[i] / (weights[i] > T(0) ? weights[i] : T(1));
   }
 }
 

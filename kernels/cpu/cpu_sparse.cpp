@@ -84,28 +84,27 @@ void CpuBackend::issue(const SparseDecode& args) {
     const cpu::Kernels<T>& kernels = this->kernels<T>();
     T* out = args.out.data<T>();
     if (layout.count == 0) std::fill_n(out, layout.elements, T(0));
+    const T all = static_cast<T>(args.sum_of_all());
     threads_.parallel_for(
         layout.count, cpu::rows_of_work(layout.block), [&](Index begin, Index end) {
-          std::vector<T> senders(static_cast<std::size_t>(layout.block));
+          std::vector<T> weights(static_cast<std::size_t>(layout.block));
           for (Index b = begin; b < end; ++b) {
             const SparseBlock& block = blocks[b];
             // This block, and what is in no part up to the next one or the end.
             const Index from = b == 0 ? 0 : block.first,
                         to = b + 1 == layout.count ? layout.elements : blocks[b + 1].first;
             std::fill_n(out + from, to - from, T(0));
-            std::fill_n(senders.data(), block.elements, T(0));
+            std::fill_n(weights.data(), block.elements, T(0));
             T* sum = out + block.first;
-            for (const Tensor& message : args.messages) {
-              const auto* places = message.data<std::uint8_t>() + block.offset;
-              kernels.add_values(layout.value_bits,
-                                 reinterpret_cast<const float*>(message.data<std::uint8_t>())[b],
+            for (std::size_t m = 0; m < args.messages.size(); ++m) {
+              const auto* message = args.messages[m].template data<std::uint8_t>();
+              const std::uint8_t* places = message + block.offset;
+              kernels.add_values(layout.value_bits, reinterpret_cast<const float*>(message)[b],
                                  places + math::place_bytes(layout.wide(), block.chosen), places,
-                                 layout.wide(), block.chosen, block.elements - 1, sum,
-                                 senders.data());
+                                 layout.wide(), block.chosen, block.elements - 1,
+                                 static_cast<T>(args.weight(m)), sum, weights.data());
             }
-            kernels.divide_sums(sum, senders.data(),
-                                args.of_all ? static_cast<T>(args.messages.size()) : T(0),
-                                block.elements);
+            kernels.divide_sums(sum, weights.data(), all, block.elements);
           }
         });
   };

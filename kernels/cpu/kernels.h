@@ -168,11 +168,12 @@ struct Kernels {
   /// · (value - decoded). Returns the scale.
   float (*encode_values)(int bits, float most, const T* values, Index n, std::uint8_t* codes,
                          T* rest, T decay) = nullptr;
-  /// sum[place] += value and senders[place] += 1, of n numbers; a place beyond the last is skipped.
+  /// sum[place] += weight · value and weights[place] += weight, of n numbers; a place beyond the
+  /// last is skipped.
   void (*add_values)(int bits, float scale, const std::uint8_t* codes, const std::uint8_t* places,
-                     bool wide, Index n, Index last, T* sum, T* senders) = nullptr;
-  /// sum /= max(senders, 1), or by `all` if that is not 0.
-  void (*divide_sums)(T* sum, const T* senders, T all, Index n) = nullptr;
+                     bool wide, Index n, Index last, T weight, T* sum, T* weights) = nullptr;
+  /// sum /= weights where these are above 0, or by `all` if that is not 0.
+  void (*divide_sums)(T* sum, const T* weights, T all, Index n) = nullptr;
   void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
   /// sum = (`accumulate` ? sum : 0) + weight · decoded.
   void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;

@@ -134,6 +134,9 @@ let quorum = sync.algorithm={"type":"diloco","period":4,"fragments":2,"quorum":2
 line quorum/metrics.jsonl "step":24,.*"participants":\[
 forget quorum 24
 0 4 | resumed | step 24/24 | run.json --output quorum --resume latest | $quorum
+0 4 | of small differences | step 24/24 | run.json --output small | $quorum | sync.exchange=sparse
+forget small 24
+0 4 | resumed too | step 24/24 | run.json --output small --resume latest | $quorum | sync.exchange=sparse
 0 1 | on one rank | step 24/24 | run.json --output alone | sync.algorithm={"type":"diloco","period":4,"quorum":1} | deterministic=false
 0 3 | into it and out of it | step 24/24 | run.json --output switched | $quorum | sync.verify=off | sync.switch=[{"step":8,"algorithm":"gossip"},{"step":12,"algorithm":{"type":"diloco","period":4,"quorum":1}}] | sync.topology.type=static-ring
 )table");

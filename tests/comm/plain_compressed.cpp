@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -168,51 +169,63 @@ void ChunkedMean::mean_of_chunk(std::size_t begin, std::size_t end, const Vector
     residual[begin + k] = static_cast<float>(decay_) * (total[k] - back[k]);
 }
 
-Vectors SparsePlain::operator()(const Vectors& v, const std::function<bool(std::size_t)>& takes) {
-  if (run_.n == 1) return v;
-  const double share = run_.key("share", 1.0 / 16.0);
-  const std::size_t block = run_.key("block", std::size_t{4096});
+void GatheredMean::through_largest(const Vector& sent, std::size_t begin, std::size_t end,
+                                   Vector& c, Vector& chosen) const {
   const int bits = run_.key("value_bits", 2);
-  const bool of_all = run_.key<std::string>("aggregate", "senders") == "ranks";
-  Vector total(run_.size(), 0.0), senders(run_.size(), 0.0);
+  std::vector<std::size_t> order;
+  for (std::size_t e = begin; e < end; ++e) order.push_back(e);
+  const auto key = [&](std::size_t e) { return std::abs(static_cast<float>(sent[e])); };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
+  order.resize(static_cast<std::size_t>(
+      std::ceil(run_.key("share", 1.0 / 16.0) * static_cast<double>(end - begin))));
+  const float s = key(order[0]);
+  std::vector<float> values;
+  for (const std::size_t e : order) values.push_back(static_cast<float>(sent[e]));
+  if (bits != 2) values = decoded({bits == 8 ? "int8" : "int4", 0}, values);
+  for (std::size_t k = 0; k < order.size(); ++k) {
+    if (bits == 2) {
+      volatile float level = values[k] / s + 1.0f;
+      volatile float whole = std::clamp(std::rint(level * 1.5f), 0.0f, 3.0f) / 1.5f - 1.0f;
+      values[k] = s == 0.0f ? 0.0f : whole * s;
+    }
+    c[order[k]] = static_cast<double>(values[k]);
+    chosen[order[k]] = 1.0;
+  }
+}
+
+Vectors GatheredMean::operator()(const Vectors& v, const std::function<bool(std::size_t)>& takes,
+                                 Vector weights) {
+  if (run_.n == 1) return v;
+  if (weights.empty()) weights.assign(run_.n, 1.0);
+  const bool sparse = run_.exchange() == "sparse";
+  const PlainCodec codec{run_.exchange() == "fp32" ? "none" : run_.exchange(),
+                         run_.key("block", std::size_t{256})};
+  const std::size_t block = run_.key("block", std::size_t{4096});
+  Vector total(run_.size(), 0.0), over(run_.size(), 0.0);
   for (std::size_t i = 0; i < run_.n; ++i) {
-    Vector sent = v[i];
+    if (weights[i] == 0.0) continue;
+    Vector sent = v[i], c(run_.size(), 0.0), chosen(run_.size(), sparse ? 0.0 : 1.0);
     if (decay_ > 0.0) add(sent, residuals_[i]);
     for (const auto& [first, size] : run_.parameters()) {
-      if (!takes(run_.bucket_of(first))) continue;
-      for (std::size_t begin = first; begin < first + size; begin += block) {
-        const std::size_t end = std::min(begin + block, first + size);
-        std::vector<std::size_t> order;
-        for (std::size_t e = begin; e < end; ++e) order.push_back(e);
-        const auto key = [&](std::size_t e) { return std::abs(static_cast<float>(sent[e])); };
-        std::stable_sort(order.begin(), order.end(),
-                         [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
-        const auto chosen =
-            static_cast<std::size_t>(std::ceil(share * static_cast<double>(end - begin)));
-        Vector rest = sent;
-        const float s = key(order[0]);
-        std::vector<float> values;
-        for (std::size_t k = 0; k < chosen; ++k)
-          values.push_back(static_cast<float>(sent[order[k]]));
-        if (bits != 2) values = decoded({bits == 8 ? "int8" : "int4", 0}, values);
-        for (std::size_t k = 0; k < chosen; ++k) {
-          float& c = values[k];
-          if (bits == 2) {
-            volatile float level = c / s + 1.0f;
-            volatile float whole = std::clamp(std::rint(level * 1.5f), 0.0f, 3.0f) / 1.5f - 1.0f;
-            c = s == 0.0f ? 0.0f : whole * s;
-          }
-          total[order[k]] += static_cast<double>(c);
-          senders[order[k]] += 1.0;
-          rest[order[k]] -= static_cast<double>(c);
-        }
-        for (std::size_t e = begin; e < end && decay_ > 0.0; ++e)
-          residuals_[i][e] = decay_ * rest[e];
-      }
+      for (std::size_t begin = first; sparse && begin < first + size; begin += block)
+        through_largest(sent, begin, std::min(begin + block, first + size), c, chosen);
+    }
+    for (std::size_t b = 0; !sparse && b < run_.buckets; ++b) {
+      const Vector message = run_.message(sent, b);
+      run_.read_message(codec.type == "none" ? message : decoded(codec, message), b, c);
+    }
+    for (std::size_t e = 0; e < c.size(); ++e) {
+      if (!takes(run_.bucket_of(e))) continue;
+      total[e] += weights[i] * c[e];
+      over[e] += weights[i] * chosen[e];
+      residuals_[i][e] = decay_ * (sent[e] - c[e]);
     }
   }
+  const bool of_all = run_.key<std::string>("aggregate", "senders") == "ranks";
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   for (std::size_t e = 0; e < total.size(); ++e) {
-    if (senders[e] > 0.0) total[e] /= of_all ? static_cast<double>(run_.n) : senders[e];
+    if (over[e] > 0.0) total[e] /= of_all ? all : over[e];
   }
   return Vectors(run_.n, total);
 }

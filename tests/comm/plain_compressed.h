@@ -33,14 +33,21 @@ class ChunkedMean {
   Vector mean_residual_;  // of each element's mean, on the rank whose chunk it is in
 };
 
-/// The mean of the largest numbers of every block alone (algorithms.md, section 11).
-class SparsePlain {
+/// The mean of messages that are gathered: by the run's exchange, of sparse the largest numbers of
+/// every block alone (algorithms.md, section 11).
+class GatheredMean {
  public:
-  SparsePlain(const PlainRun& run, double decay)
+  GatheredMean(const PlainRun& run, double decay)
       : run_(run), decay_(decay), residuals_(run.zeros()) {}
-  Vectors operator()(const Vectors& v, const std::function<bool(std::size_t)>& takes);
+  /// Of the buckets that `takes` names. `weights`: by rank; 0: it takes no part. Empty: 1 each.
+  Vectors operator()(const Vectors& v, const std::function<bool(std::size_t)>& takes,
+                     Vector weights = {});
 
  private:
+  /// Of the largest numbers of a block their code, and `chosen`; 0 of the others.
+  void through_largest(const Vector& sent, std::size_t begin, std::size_t end, Vector& c,
+                       Vector& chosen) const;
+
   const PlainRun& run_;
   double decay_;
   Vectors residuals_;

@@ -422,7 +422,7 @@ class Simulation : public PlainRun {
                  decay = key("error_feedback", sparse) ? key("error_decay", 0.95) : 0.0;
     const bool nesterov = key("outer_nesterov", true);
     ChunkedMean encoded(*this, {exchange(), key("block", std::size_t{256})}, decay);
-    SparsePlain largest(*this, decay);
+    GatheredMean largest(*this, decay);
     Vectors a = x, s = zeros(), arriving = zeros();
     std::vector<bool> flying(static_cast<std::size_t>(fragments), false);
     const auto apply = [&](int f) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/open_backend.h"
+#include "plain_compressed.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/sanitized.h"
@@ -48,40 +49,40 @@ TEST_CASE("comm/quorum: the grace is median + 3 MAD of the spreads, within its l
 }
 
 /// Three ranks on one thread, with a clock that stands still. What rank j sends in outer step k is
-/// 100 j + k, in two tensors.
+/// bytes 100 j + k.
 struct QuorumRanks {
   static constexpr int kCount = 3;
+  static constexpr double kMostWeight = 16.0;
   double time = 0.0;
   FakeWorld world;
   std::vector<std::unique_ptr<Backend>> backends;  // one a rank, as the ranks' ends are threads
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::unique_ptr<Quorum>> quorums;
 
-  explicit QuorumRanks(int q, double grace = 1.0, double timeout = 20.0, std::int64_t layouts = 1)
+  /// `of_rank_1`: what that rank takes for agreed, unlike the others.
+  explicit QuorumRanks(int q, double grace = 1.0, double timeout = 20.0, std::int64_t layouts = 1,
+                       const std::vector<QuorumFormat>& of_rank_1 = {})
       : world(kCount, {timeout}) {
     for (int r = 0; r < kCount; ++r) {
       backends.push_back(open_backend(DeviceType::kCpu, 1));
       transports.push_back(world.transport(r));
-      quorums.push_back(std::make_unique<Quorum>(
-          *transports.back(), *backends.back(), QuorumSettings{q, grace, timeout}, layouts,
-          [&backend = *backends.back()](std::int64_t layout) {
-            std::vector<Tensor> tensors;
-            for (const std::int64_t elements : {3, 40})
-              tensors.emplace_back(backend, Shape{elements + layout}, DType::kFloat32);
-            return tensors;
-          },
-          [this] { return time; }));
+      std::vector<QuorumFormat> formats;
+      for (std::int64_t k = 0; k < layouts; ++k) formats.push_back({2, 40 + k, 500});
+      if (r == 1 && !of_rank_1.empty()) formats = of_rank_1;
+      quorums.push_back(std::make_unique<Quorum>(*transports.back(), *backends.back(),
+                                                 QuorumSettings{q, grace, timeout, kMostWeight},
+                                                 formats, [this] { return time; }));
       quorums.back()->listen(0);
     }
   }
   Quorum& operator[](int r) { return *quorums[static_cast<std::size_t>(r)]; }
+  static std::uint8_t byte(int r, std::int64_t outer) {
+    return static_cast<std::uint8_t>(100 * r + outer);
+  }
   void send(int r, double weight = 1.0, bool stop = false) {
     Quorum& of = (*this)[r];
-    if (weight > 0.0) {
-      for (const Tensor& tensor : of.message())
-        backends[static_cast<std::size_t>(r)]->fill(tensor,
-                                                    100.0 * r + static_cast<double>(of.outer()));
-    }
+    if (weight != 0.0)
+      std::fill_n(of.message().data<std::uint8_t>(), of.message().elements(), byte(r, of.outer()));
     of.send(weight, stop, of.outer());
   }
   void poll() {
@@ -111,9 +112,9 @@ struct QuorumRanks {
     CAPTURE(decision.weights[2]);
     CHECK(decision.weights == weights);
     for (const int j : decision.participants()) {
-      for (const Tensor& tensor : of.difference_of(j))
-        CHECK(numbers(tensor) == std::vector<double>(static_cast<std::size_t>(tensor.elements()),
-                                                     100.0 * j + static_cast<double>(of.outer())));
+      const Tensor& bytes = of.difference_of(j);
+      CHECK(std::all_of(bytes.data<std::uint8_t>(), bytes.data<std::uint8_t>() + bytes.elements(),
+                        [&](std::uint8_t at) { return at == byte(j, of.outer()); }));
     }
     of.next();
   }
@@ -252,6 +253,69 @@ TEST_CASE("comm/quorum: a rank with nothing to add is not waited for, and a stop
   ranks.all_take({1.0, 1.0, 1.0});
 }
 
+TEST_CASE(
+    "comm/quorum: a difference of another length, code or weight is dropped unread, and the outer "
+    "step taken without it") {
+  const auto check = [](std::vector<QuorumFormat> of_rank_1, double weight) {
+    QuorumRanks ranks(2, 100.0, 20.0, 1, of_rank_1);
+    for (int outer = 0; outer < 2; ++outer) {
+      ranks.send(1, weight);
+      ranks.send(2);
+      REQUIRE(ranks.becomes([&] { return ranks[0].has_answered(1) && ranks[2].has_answered(1); }));
+      CHECK(!ranks[0].formed());  // one difference, and one that does not count
+      ranks.send(0);
+      for (const int r : {0, 2}) ranks.check_takes(r, {1.0, 0.0, 1.0});
+      REQUIRE(ranks.becomes([&] { return ranks[1].decided(); }));
+      ranks[1].next();
+    }
+    if (!of_rank_1.empty()) return;
+    for (const int r : {1, 2, 0}) ranks.send(r, 2.0);  // a sound one counts again
+    ranks.all_take({2.0, 2.0, 2.0});
+  };
+  check({{2, 41, 500}}, 1.0);
+  check({{2, 8, 500}}, 1.0);
+  check({{4, 40, 500}}, 1.0);
+  for (const double weight : {-1.0, 40.0, std::nan("")}) check({}, weight);
+}
+
+TEST_CASE("comm/quorum: what a word may say") {
+  const QuorumSettings settings{.most_weight = 6.0};
+  const QuorumFormat format{.code = 4, .bytes = 100, .most_bytes = 900};
+  const auto why = [&](double weight, std::int64_t bytes, int code) {
+    return QuorumWord{.outer = 1, .weight = weight, .bytes = bytes, .code = code}.why_refused(
+        format, settings);
+  };
+  CHECK(why(12.0, 100, 4) == "");
+  CHECK(why(0.0, 0, 0) == "");
+  CHECK(why(12.0, 99, 4) == "99 bytes (int4) where 100 (int4) are agreed");
+  CHECK(why(12.0, 0, 0) == "0 bytes (numbers as they are) where 100 (int4) are agreed");
+  CHECK(why(12.0, 100, 18) == "100 bytes (sparse, 2 bits) where 100 (int4) are agreed");
+  CHECK(contains(why(12.0, 100, 7), "(an unknown code, 7)"));
+  for (const double weight : {12.5, 0.0, -1.0, HUGE_VAL, std::nan("")})
+    CHECK(contains(why(weight, 100, 4), "which must be above 0 and at most 12"));
+
+  const auto refusal = [](std::size_t field, double value, int from = 0) {
+    std::vector<double> word = QuorumWord{
+        .kind = QuorumWord::kDecision,
+        .outer = 3,
+        .grace = 0.5,
+        .weights = {1.0, 0.0}}.numbers(2);
+    word[field] = value;
+    return error_of(ExitCode::kUsage, [&] { QuorumWord::read(word.data(), 2, from); });
+  };
+  for (const double value : {0.0, 4.0, 1.5, -1.0, HUGE_VAL, std::nan("")})
+    CHECK(contains(refusal(QuorumWord::kKind, value), "a message of kind"));
+  for (const double value : {-1.0, 0.5, 1e300, std::nan("")}) {
+    CHECK(contains(refusal(QuorumWord::kOuter, value), "a message of outer step"));
+    CHECK(contains(refusal(QuorumWord::kBytes, value), "a message of length"));
+    CHECK(contains(refusal(QuorumWord::kCode, value), "a message of code"));
+  }
+  CHECK(contains(refusal(QuorumWord::kGrace, std::nan("")), "a grace of nan s"));
+  CHECK(contains(refusal(QuorumWord::kWeights + 1, -1.0), "a decision with the weight -1"));
+  CHECK(contains(refusal(QuorumWord::kWeights, 0.0), "a decision in which no rank takes part"));
+  CHECK(contains(refusal(QuorumWord::kStop, 1.0, 1), "a decision, which is rank 0's to send"));
+}
+
 TEST_CASE("comm/quorum: a wait ends at its limit, and names whom it waits for") {
   QuorumRanks ranks(2, 0.0, 0.4);
   ranks.send(1);
@@ -329,9 +393,9 @@ QuorumRun run_quorum(Job job, int ranks, const std::function<void(int, int)>& be
     for (const Algorithm::Meeting& meeting : meetings)
       of.push_back({false, static_cast<int>(meeting.step), meeting.participants});
   };
-  job.after_step = [&](int rank, int step, const std::vector<Bucket>& buckets) {
+  job.after_step = [&](int rank, int step, const std::vector<starling::Bucket>& buckets) {
     std::vector<double>& kept = run.anchors[static_cast<std::size_t>(rank)][step];
-    for (const Bucket& bucket : buckets) {
+    for (const starling::Bucket& bucket : buckets) {
       for (const int state : {0, 1}) {
         for (const double value : numbers(bucket.sync[static_cast<std::size_t>(state)].numbers))
           kept.push_back(value);
@@ -381,60 +445,49 @@ void check_agreed(const QuorumRun& run) {
 /// had it. Plain SGD in fp64; one fragment.
 std::vector<std::vector<double>> replay_quorum(const Job& job, const QuorumRun& run, bool carry) {
   const std::size_t n = run.events.size();
-  const double nu = job.algorithm.value("outer_lr", 0.7),
-               mu = job.algorithm.value("outer_momentum", 0.9);
-  std::vector<double> curvatures;
-  std::vector<double> start;
-  for (std::size_t p = 0; p < job_shapes().size(); ++p) {
-    for (std::int64_t i = 0; i < job_shapes()[p].elements(); ++i)
-      curvatures.push_back(curvature(p));
-  }
-  const std::size_t size = curvatures.size();
-  for (std::size_t e = 0; e < size; ++e)
-    start.push_back(start_value(0, false, static_cast<std::int64_t>(e)));
-  std::vector<std::vector<double>> x(n, start), carried(n, std::vector<double>(size));
-  std::vector<double> a = start, s(size), trained(n), carried_weight(n);
+  PlainRun plain(job, static_cast<int>(n), nullptr);
+  plain.begin({0, job.algorithm, job.topology}, job.steps, true);
+  const bool sparse = job.exchange == "sparse";
+  const double nu = plain.key("outer_lr", sparse ? 1.0 : 0.7),
+               mu = plain.key("outer_momentum", sparse ? 0.0 : 0.9);
+  GatheredMean gathered(plain,
+                        plain.key("error_feedback", sparse) ? plain.key("error_decay", 0.95) : 0.0);
+  const std::size_t size = plain.size();
+  Vectors& x = plain.x;
+  Vectors carried = plain.zeros();
+  Vector a = x[0], s(size), trained(n), carried_weight(n);
   std::vector<std::size_t> at(n);
   const auto train = [&](std::size_t r) {  // up to the next outer step
     for (; at[r] < run.events[r].size() && run.events[r][at[r]].step; ++at[r]) {
-      for (std::size_t e = 0; e < size; ++e)
-        x[r][e] -= job.lr * curvatures[e] *
-                   (x[r][e] - target(static_cast<int>(r), static_cast<std::int64_t>(e)));
+      const Vectors g = plain.gradients(x, 0);  // of every step alike
+      for (std::size_t e = 0; e < size; ++e) x[r][e] -= job.lr * g[r][e];
       ++trained[r];
     }
     return at[r] < run.events[r].size();
   };
   while (true) {
-    std::vector<std::vector<double>> delta(n);
-    std::vector<double> weight(n);
+    Vectors delta = plain.zeros();
+    Vector weight(n), of_participants(n);
     bool more = true;
     for (std::size_t r = 0; r < n; ++r) more = train(r) && more;
     if (!more) return x;
     for (std::size_t r = 0; r < n; ++r) {
       weight[r] = trained[r] + carried_weight[r];
-      for (std::size_t e = 0; e < size; ++e)
-        delta[r].push_back(
-            weight[r] == 0.0
-                ? 0.0
-                : (trained[r] * (a[e] - x[r][e]) + carried_weight[r] * carried[r][e]) / weight[r]);
+      for (std::size_t e = 0; e < size && weight[r] > 0.0; ++e)
+        delta[r][e] =
+            (trained[r] * (a[e] - x[r][e]) + carried_weight[r] * carried[r][e]) / weight[r];
     }
-    const std::vector<int>& participants = run.events[0][at[0]].participants;
-    double total = 0.0;
-    for (const int j : participants) total += weight[static_cast<std::size_t>(j)];
+    for (const int j : run.events[0][at[0]].participants)
+      of_participants[static_cast<std::size_t>(j)] = weight[static_cast<std::size_t>(j)];
+    const Vector mean = gathered(
+        delta, [](std::size_t) { return true; }, of_participants)[0];
     for (std::size_t e = 0; e < size; ++e) {
-      double mean = 0.0;
-      for (const int j : participants) {
-        const auto r = static_cast<std::size_t>(j);
-        mean += weight[r] / total * delta[r][e];
-      }
-      s[e] = mu * s[e] + mean;
-      a[e] -= nu * (mean + mu * s[e]);
+      s[e] = mu * s[e] + mean[e];
+      a[e] -= nu * (mean[e] + mu * s[e]);
     }
     for (std::size_t r = 0; r < n; ++r) {
-      const bool taken =
-          std::count(participants.begin(), participants.end(), static_cast<int>(r)) > 0;
       carried[r] = delta[r];
-      carried_weight[r] = carry && !taken ? weight[r] : 0.0;
+      carried_weight[r] = carry && of_participants[r] == 0.0 ? weight[r] : 0.0;
       trained[r] = 0.0;
       x[r] = a;
       ++at[r];
@@ -482,28 +535,44 @@ TEST_CASE("comm/quorum: with all ranks in every outer step the run is DiLoCo's")
 }
 
 TEST_CASE("comm/quorum: ranks that come late, whenever they do, follow the formulas") {
-  int late = 0, early = 0, turn = 0, differ = 0;
+  int late = 0, early = 0, differ = 0;
+  const auto follows = [&](Job job, int n, bool carry, int turn) {
+    job.steps = 48;
+    job.finish_every = turn % 2 ? 12 : 0;
+    CAPTURE(n);
+    CAPTURE(job.exchange);
+    CAPTURE(job.algorithm.dump());
+    // One rank is slow at first; then some steps of each take long.
+    const QuorumRun run = run_quorum(job, n, [&](int rank, int step) {
+      if (step < 24 ? rank == n - 1 : (step * 7 + rank * 3) % 11 == 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+    check_agreed(run);
+    // What a code makes of equal numbers may be a rounding to fp32 apart.
+    CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) <
+          (job.exchange == "fp32" ? 1e-11 : 1e-6));
+    late += run.left_out();
+    early += run.ended_early(6);
+    differ += farthest_of_ranks(run.x, replay_quorum(job, run, !carry)) > 1e-4 ? 1 : 0;
+  };
+  int turn = 0;
   for (const bool carry : {false, true}) {
     for (const int grace_ms : {0, 1, 20}) {
       for (const int n : {3, 4}) {
-        Job job =
-            exact_job(with_quorum(2, {{"grace_ms", grace_ms}, {"late", carry ? "carry" : "drop"}}),
-                      {}, {{"type", "sgd"}});
-        job.steps = 48;
-        job.finish_every = ++turn % 2 ? 12 : 0;
-        CAPTURE(n);
-        CAPTURE(carry);
-        CAPTURE(grace_ms);
-        // One rank is slow at first; then some steps of each take long.
-        const QuorumRun run = run_quorum(job, n, [&](int rank, int step) {
-          if (step < 24 ? rank == n - 1 : (step * 7 + rank * 3) % 11 == 0)
-            std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        });
-        check_agreed(run);
-        CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) < 1e-11);
-        late += run.left_out();
-        early += run.ended_early(6);
-        differ += farthest_of_ranks(run.x, replay_quorum(job, run, !carry)) > 1e-6 ? 1 : 0;
+        const json keys{{"grace_ms", grace_ms}, {"late", carry ? "carry" : "drop"}};
+        follows(exact_job(with_quorum(2, keys), {}, {{"type", "sgd"}}), n, carry, ++turn);
+      }
+    }
+    for (const char* exchange : {"bf16", "int8", "int4", "sparse"}) {
+      for (const bool feedback : {false, true}) {
+        Job job = exact_job(with_quorum(2, {{"grace_ms", 1},
+                                            {"late", carry ? "carry" : "drop"},
+                                            {"error_feedback", feedback}}),
+                            {}, {{"type", "sgd"}});
+        job.exchange = exchange;
+        if (job.exchange == "sparse")
+          job.algorithm.update({{"share", 0.3}, {"aggregate", carry ? "ranks" : "senders"}});
+        follows(job, 4, carry, ++turn);
       }
     }
   }
@@ -548,6 +617,56 @@ TEST_CASE(
       CHECK(run.x[1] == run.x[0]);  // the last outer step is the run's end
       CHECK(run.x[2] == run.x[0]);
     }
+  }
+}
+
+TEST_CASE("comm/quorum: sparse differences of all ranks are diloco's; bits of a resume are kept") {
+  for (const char* exchange : {"sparse", "bf16", "int8", "int4"}) {
+    Job job =
+        exact_job(with_quorum(1, {{"error_feedback", true}, {"fragments", 3}, {"late", "carry"}}),
+                  {}, {{"type", "adamw"}});
+    job.exchange = exchange;
+    job.steps = 24;
+    CAPTURE(job.exchange);
+    Job alone = job;  // where nothing is encoded
+    alone.exchange = "fp32";
+    alone.algorithm.erase("error_feedback");
+    for (const char* key : {"outer_lr", "outer_momentum"})
+      job.algorithm[key] = alone.algorithm[key] = 0.5;
+    CHECK(run_quorum(job, 1).x == run_quorum(alone, 1).x);
+    job.algorithm["quorum"] = 3;
+    const QuorumRun run = run_quorum(job, 3);
+    CHECK(run.left_out() == 0);
+    check_agreed(run);
+    Job other = job;
+    if (job.exchange == "sparse") {
+      for (const char* key : {"quorum", "late"}) other.algorithm.erase(key);
+      CHECK(farthest_of_ranks(run.x, run_fake(other, 3)) < 1e-6);
+      other = job;
+    }
+    other.resume_after = 15;
+    CHECK(run_quorum(other, 3).x == run.x);
+    other.algorithm["error_feedback"] = false;
+    CHECK(farthest_of_ranks(run_quorum(other, 3).x, run.x) > 1e-4);
+  }
+}
+
+TEST_CASE(
+    "comm/quorum: with a share of 1 sparse differences are int8's and int4's whose blocks end with "
+    "the parameters") {
+  const json keys{{"error_feedback", true}, {"outer_lr", 0.5}, {"outer_momentum", 0.5}};
+  for (const int bits : {8, 4}) {
+    Job job = exact_job(with_quorum(3, keys), {}, {{"type", "adamw"}}), sparse = job;
+    job.bucket_bytes = sparse.bucket_bytes = 1;  // a bucket is a parameter
+    job.exchange = bits == 8 ? "int8" : "int4";
+    job.algorithm["block"] = 0;
+    sparse.exchange = "sparse";
+    sparse.algorithm.update({{"share", 1.0}, {"value_bits", bits}, {"block", 65536}});
+    CAPTURE(bits);
+    const auto expected = run_quorum(job, 3).x;
+    CHECK(farthest_of_ranks(run_quorum(sparse, 3).x, expected) < 1e-6);
+    sparse.algorithm["share"] = 0.5;
+    CHECK(farthest_of_ranks(run_quorum(sparse, 3).x, expected) > 1e-4);
   }
 }
 

@@ -128,8 +128,11 @@ Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all)
                      .decay = 0.75});
     b.sparse_encode(
         {.x = in[2], .message = saved[1], .layout = layout, .residual = out[1], .decay = 1.0});
-    b.sparse_decode(
-        {.messages = {saved[0], saved[1]}, .out = out[2], .layout = layout, .of_all = of_all});
+    b.sparse_decode({.messages = {saved[0], saved[1]},
+                     .weights = {2.0f, 3.0f},
+                     .out = out[2],
+                     .layout = layout,
+                     .of_all = of_all});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     Numbers sent[2] = {in[2], in[1]}, counts(at(n), 0.0);
@@ -163,8 +166,9 @@ Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all)
               } else if (s > 0.0f) {
                 c = static_cast<double>(std::nearbyint(x / s) * s);
               }
-              out[2][i] += c;
-              counts[i] += 1.0;
+              const double weight = m == 0 ? 2.0 : 3.0;
+              out[2][i] += weight * c;
+              counts[i] += weight;
             }
             out[m][i] = (m == 0 ? 0.75 : 1.0) * (v[i] - c);
           }
@@ -172,7 +176,7 @@ Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all)
       }
     }
     for (std::size_t i = 0; i < at(n); ++i)
-      if (counts[i] > 0.0) out[2][i] /= of_all ? 2.0 : counts[i];
+      if (counts[i] > 0.0) out[2][i] /= of_all ? 5.0 : counts[i];
   };
   return op;
 }

@@ -154,6 +154,7 @@ __global__ void __launch_bounds__(kThreads)
 
 struct SparseMessages {
   const std::uint8_t* of[kMostMessages];
+  float weights[kMostMessages];
   int count;
 };
 
@@ -173,10 +174,11 @@ __device__ __forceinline__ int find_place(const std::uint8_t* places, int chosen
 }
 
 /// A block of threads for each block of numbers; `out` is zero. The first message that holds a
-/// place adds up what all hold there.
+/// place adds up what all hold there. `of_all`: the sum of all weights if means are over that, or
+/// 0.
 template <class Kind, bool kWide, class T>
 __global__ void __launch_bounds__(kThreads)
-    decode_sparse(SparseMessages messages, const SparseBlock* blocks, bool of_all, T* out) {
+    decode_sparse(SparseMessages messages, const SparseBlock* blocks, float of_all, T* out) {
   const SparseBlock block = blocks[blockIdx.x];
   const auto chosen = static_cast<int>(block.chosen);
   const std::int64_t codes = block.offset + math::place_bytes(kWide, block.chosen);
@@ -189,16 +191,18 @@ __global__ void __launch_bounds__(kThreads)
         first = find_place<kWide>(messages.of[k] + block.offset, chosen, place) < 0;
       if (!first) continue;
       T sum = 0;
-      int senders = 0;
+      float weights = 0.0f;
+#pragma unroll 1  // more at a time do not fit the registers
       for (int k = m; k < messages.count; ++k) {
         const std::uint8_t* message = messages.of[k];
         const int found = k == m ? at : find_place<kWide>(message + block.offset, chosen, place);
         if (found < 0) continue;
         const Kind code = Kind::from(reinterpret_cast<const float*>(message) + blockIdx.x);
-        sum += static_cast<T>(code.decode(math::code_at<Kind>(message + codes, found)));
-        ++senders;
+        const float c = code.decode(math::code_at<Kind>(message + codes, found));
+        sum += static_cast<T>(messages.weights[k]) * static_cast<T>(c);
+        weights += messages.weights[k];
       }
-      out[block.first + place] = sum / static_cast<T>(of_all ? messages.count : senders);
+      out[block.first + place] = sum / static_cast<T>(of_all > 0.0f ? of_all : weights);
     }
   }
 }
@@ -238,15 +242,17 @@ void CudaBackend::issue(const SparseDecode& args) {
   fill(args.out, 0.0);
   if (layout.count == 0) return;
   SparseMessages messages{};
-  for (const Tensor& message : args.messages)
+  for (const Tensor& message : args.messages) {
+    messages.weights[messages.count] = args.weight(static_cast<std::size_t>(messages.count));
     messages.of[messages.count++] = message.data<std::uint8_t>();
+  }
   const auto run = [&](auto type) {
     using T = decltype(type);
     math::with_value_code(layout.value_bits, [&](auto kind) {
       using Kind = decltype(kind);
       launch(layout.wide() ? decode_sparse<Kind, true, T> : decode_sparse<Kind, false, T>,
              {{static_cast<unsigned>(layout.count)}, {kThreads}, handle()}, messages,
-             blocks_of(layout), args.of_all, args.out.data<T>());
+             blocks_of(layout), static_cast<float>(args.sum_of_all()), args.out.data<T>());
     });
   };
   args.out.dtype() == DType::kFloat32 ? run(float{}) : run(double{});
