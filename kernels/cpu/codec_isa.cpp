@@ -370,23 +370,75 @@ static inline __attribute__((always_inline)) Index count_above(const std::int32_
   return sum;
 }
 
-/// Calls f(i) for the keys that are at least `least`, in order.
-template <class F>
-static inline __attribute__((always_inline)) void each_from(const std::int32_t* keys, Index n,
-                                                            std::int32_t least, F f) {
-  for (Index i = 0; i < n; i += kLanes) {
+/// Bit j: whether lane j, 0 or -1, is not 0.
+static inline __attribute__((always_inline)) unsigned mask_of(Bits truth) {
 #if defined(__AVX512F__)
-    unsigned found =
-        _mm512_cmpge_epi32_mask(_mm512_loadu_si512(keys + i), _mm512_set1_epi32(least));
+  return _mm512_test_epi32_mask((__m512i)truth, (__m512i)truth);
 #elif defined(__AVX2__)
-    unsigned found = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(
-        _mm256_cmpgt_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + i)),
-                           _mm256_set1_epi32(least - 1)))));
+  return static_cast<unsigned>(_mm256_movemask_ps((__m256)truth));
 #else
-    unsigned found = 0;
-    for (Index j = 0; j < kLanes; ++j) found |= static_cast<unsigned>(keys[i + j] >= least) << j;
+  unsigned mask = 0;
+  for (Index j = 0; j < kLanes; ++j) mask |= static_cast<unsigned>(truth[j] & 1) << j;
+  return mask;
 #endif
-    for (; found != 0; found &= found - 1) f(i + __builtin_ctz(found));
+}
+static inline __attribute__((always_inline)) Bits keys_at(const std::int32_t* keys) {
+  Bits result;
+  __builtin_memcpy(&result, keys, sizeof result);
+  return result;
+}
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+/// Row m: the lanes of the mask m, ascending.
+struct LanesOfMasks {
+  std::uint8_t of[256][8] = {};
+  constexpr LanesOfMasks() {
+    for (int m = 0; m < 256; ++m)
+      for (int j = 0, count = 0; j < 8; ++j)
+        if (m >> j & 1) of[m][count++] = static_cast<std::uint8_t>(j);
+  }
+};
+static constexpr LanesOfMasks kLanesOfMasks;
+#endif
+
+/// Places and numbers of the lanes of the mask, of v from place i on; writes kLanes of each.
+/// Without a branch on how many there are: these are in no order that could be foreseen.
+static inline __attribute__((always_inline)) void take_lanes(const float* v, Index i, unsigned mask,
+                                                             [[maybe_unused]] bool whole,
+                                                             std::uint16_t* places, float* values) {
+#if defined(__AVX512F__)
+  const auto lanes = static_cast<__mmask16>(mask);
+  const __m512i all =
+      _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                       _mm512_set1_epi32(static_cast<std::int32_t>(i)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(places),
+                      _mm512_maskz_cvtepi32_epi16(0xffff, _mm512_maskz_compress_epi32(lanes, all)));
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(lanes, _mm512_maskz_loadu_ps(lanes, v + i)));
+  return;
+#elif defined(__AVX2__)
+  if (whole) {
+    const __m256i lanes = _mm256_cvtepu8_epi32(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kLanesOfMasks.of[mask])));
+    _mm256_storeu_ps(values, _mm256_permutevar8x32_ps(_mm256_loadu_ps(v + i), lanes));
+    const __m256i all = _mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<std::int32_t>(i)));
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(places),
+        _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+    return;
+  }
+#endif
+  for (Index count = 0; mask != 0; mask &= mask - 1, ++count) {
+    const Index at = i + __builtin_ctz(mask);
+    places[count] = static_cast<std::uint16_t>(at), values[count] = v[at];
+  }
+}
+static inline __attribute__((always_inline)) void take_lanes(const double* v, Index i,
+                                                             unsigned mask, bool,
+                                                             std::uint16_t* places,
+                                                             double* values) {
+  for (Index count = 0; mask != 0; mask &= mask - 1, ++count) {
+    const Index at = i + __builtin_ctz(mask);
+    places[count] = static_cast<std::uint16_t>(at), values[count] = v[at];
   }
 }
 
@@ -430,9 +482,11 @@ static float choose(const T* v, Index n, Index chosen, std::int32_t* keys, std::
   if (high - low > 1) {
     std::int32_t few[kFew] = {};
     Index count = 0;
-    each_from(keys, padded, low + 1, [&](Index at) {
-      if (keys[at] <= high) few[count++] = keys[at];
-    });
+    for (i = 0; i < padded; i += kLanes) {
+      const Bits at = keys_at(keys + i);
+      for (unsigned in = mask_of((at > low) & (at <= high)); in != 0; in &= in - 1)
+        few[count++] = keys[i + __builtin_ctz(in)];
+    }
     const Index rank = chosen - above_high;  // the rank-th largest of them
     for (Index k = 0; k < rank; ++k) {
       Index best = k;
@@ -444,11 +498,14 @@ static float choose(const T* v, Index n, Index chosen, std::int32_t* keys, std::
     least = few[rank - 1];
   }
   Index equal = chosen - count_above(keys, padded, least), count = 0;
-  each_from(keys, padded, least, [&](Index at) {
-    if (keys[at] == least && equal-- <= 0) return;
-    places[count] = static_cast<std::uint16_t>(at);
-    values[count++] = v[at];
-  });
+  for (i = 0; i < padded; i += kLanes) {
+    const Bits at = keys_at(keys + i);
+    unsigned taken = mask_of(at > least);
+    for (unsigned same = mask_of(at == least); same != 0 && equal > 0; same &= same - 1, --equal)
+      taken |= same & -same;
+    take_lanes(v, i, taken, i + kLanes <= n, places + count, values + count);
+    count += __builtin_popcount(taken);
+  }
   guess = least;
   return __builtin_bit_cast(float, largest);
 }

@@ -50,9 +50,11 @@ void CpuBackend::issue(const SparseEncode& args) {
     threads_.parallel_for(
         layout.count, cpu::rows_of_work(layout.block), [&](Index begin, Index end) {
           const auto most = static_cast<std::size_t>(layout.block);
-          std::vector<T> buffer, values(most), left(most);
-          std::vector<std::int32_t> keys(most + 16);
-          std::vector<std::uint16_t> places(most);
+          // What is chosen is written by whole vectors
+          constexpr std::size_t kMore = 16;
+          std::vector<T> buffer, values(most + kMore), left(most);
+          std::vector<std::int32_t> keys(most + kMore);
+          std::vector<std::uint16_t> places(most + kMore);
           std::int32_t guess = 0;
           for (Index b = begin; b < end; ++b) {
             const SparseBlock& block = blocks[b];

@@ -160,8 +160,9 @@ struct Kernels {
   void (*decode)(Code code, int terms, const float* const* heads, const std::uint8_t* const* codes,
                  Index n, const T* weights, bool accumulate, T* sum) = nullptr;
   /// The `chosen` places of largest |v| in fp32, the first of equal ones, ascending, and what is
-  /// there; NaN is largest. `keys`: scratch of n + 16. `guess`: of the least |v| that is chosen, as
-  /// bits; becomes it. Returns the largest |v|.
+  /// there; NaN is largest. `keys`: scratch of n + 16, as `places` and `values` are longer by 16
+  /// than `chosen`. `guess`: of the least |v| that is chosen, as bits; becomes it. Returns the
+  /// largest |v|.
   float (*choose)(const T* v, Index n, Index chosen, std::int32_t* keys, std::int32_t& guess,
                   std::uint16_t* places, T* values) = nullptr;
   /// Codes of `bits` of a sparse message's values, of which |most| is the largest, and rest = decay
