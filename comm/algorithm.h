@@ -124,6 +124,13 @@ class Algorithm {
   virtual void conclude() { finish(); }
   /// After a resume at step t: restarts the exchange that was in flight.
   virtual void resume(std::int64_t step) = 0;
+  /// The same where the loss of a rank interrupted the step before: nothing in flight was waited
+  /// for or saved (finish()), and it is unknown who has received what of it.
+  virtual void resume_after_loss(std::int64_t step) { resume(step); }
+  /// The number of steps done when what AlgorithmEquality names equal was last changed; 0: it was
+  /// not since the start or resume(). Also right where an exchange has failed in the midst of a
+  /// step.
+  virtual std::int64_t met() const { return 0; }
   /// With check_overflow, after backward_done(): fp64 [2] on the device. The second element is 1 if
   /// this step's update was skipped.
   virtual Tensor control() const { return {}; }

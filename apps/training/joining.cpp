@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <thread>
+#include <tuple>
 
 #include "apps/data/collate.h"
 #include "apps/inference/description.h"
@@ -22,6 +23,8 @@
 #include "apps/training/state/data_contents.h"
 #include "apps/training/state/elastic.h"
 #include "apps/training/state/training_state.h"
+#include "apps/training/trainer.h"
+#include "apps/training/training_run.h"
 #include "apps/training/world_check.h"
 #include "comm/zeromq/transport.h"
 #include "core/checksum.h"
@@ -38,6 +41,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *kJob = "/job.json", *kSecret = "/secret";
+constexpr const char* kStretches = "stretches";  // save_stretches()
 constexpr std::size_t kMostHeaderBytes = 64u << 20;
 constexpr auto kSecondsToRegroup = std::chrono::seconds(10), kLookAgain = std::chrono::seconds(1);
 
@@ -193,39 +197,60 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   }
 }
 
-std::optional<Handover> plan_handover(const SafetensorsFile* kept, std::int64_t saved_step,
-                                      const TrainConfig& config, World& world) {
+std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainConfig& config,
+                                      World& world) {
   nlohmann::json mine;
   if (kept) {
-    for (const char* key : {"step", "ranks", "stretches"}) {
+    for (const char* key :
+         {"step", "ranks", kStretches, Trainer::kMet, Trainer::kAlike, Trainer::kBegins,
+          TrainingRun::kLost, TrainingRun::kOwesTest, TrainingRun::kEarlyStopping}) {
       if (const auto entry = kept->metadata.find(key); entry != kept->metadata.end())
         mine[key] = entry->second;
     }
   }
-  const std::vector<std::string> all =
-      world.size() == 1 ? std::vector{mine.dump()} : world.all_gather(mine.dump());
-  Handover handover{.step = saved_step};
-  std::vector<std::int64_t> steps;
-  nlohmann::json told;
-  for (const std::string& text : all) {
-    const auto of = nlohmann::json::parse(text);
-    steps.push_back(of.is_null() ? -1 : std::atoll(of.value("step", "").c_str()));
-    if (steps.back() < handover.step) continue;
-    if (told.is_null() || steps.back() > handover.step) told = of;
-    handover.step = steps.back();
+  std::vector<nlohmann::json> all;
+  for (const std::string& text :
+       world.size() == 1 ? std::vector{mine.dump()} : world.all_gather(mine.dump()))
+    all.push_back(nlohmann::json::parse(text));
+  const auto number = [](const nlohmann::json& of, const char* key) {
+    return of.contains(key) ? std::atoll(of[key].get<std::string>().c_str()) : 0;
+  };
+  const auto place = [&](const nlohmann::json& of) {
+    return std::tuple(number(of, Trainer::kMet), number(of, "step"), of.contains(Trainer::kBegins));
+  };
+  Handover handover;
+  const nlohmann::json* newest = nullptr;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].is_null()) continue;
+    handover.after_loss = handover.after_loss || all[rank].contains(TrainingRun::kLost);
+    if (newest && place(all[rank]) < place(*newest)) continue;
+    newest = &all[rank];
+    handover.from = static_cast<int>(rank);
   }
-  if (told.is_null()) return std::nullopt;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (steps[static_cast<std::size_t>(rank)] == handover.step)
-      handover.from = rank;
-    else
-      handover.to.push_back(rank);
+  if (!newest) return std::nullopt;
+  handover.step = number(*newest, "step");
+  handover.begins = handover.after_loss && newest->contains(Trainer::kBegins);
+  // Where ranks are alike, those that have begun the next step are so no more.
+  const bool alike = handover.begins || (handover.after_loss && newest->contains(Trainer::kAlike));
+  bool owes_test = false;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const nlohmann::json& of = all[rank];
+    const bool behind = of.is_null() || number(of, Trainer::kMet) < number(*newest, Trainer::kMet);
+    if (static_cast<int>(rank) != handover.from && (behind || alike))
+      handover.to.push_back(static_cast<int>(rank));
+    owes_test = owes_test || (!behind && number(of, "step") == handover.step &&
+                              of.contains(TrainingRun::kOwesTest));
   }
+  for (const char* key : {"step", Trainer::kMet, Trainer::kAlike, Trainer::kBegins,
+                          TrainingRun::kEarlyStopping, TrainingRun::kOwesTest}) {
+    auto& entry = handover.metadata[key];
+    if (newest->contains(key)) entry = (*newest)[key].get<std::string>();
+  }
+  if (owes_test) handover.metadata[TrainingRun::kOwesTest] = "1";
   SafetensorsFile first;
-  first.metadata = told.get<std::map<std::string, std::string>>();
-  const std::string source = fmt::format("the state of rank {}", handover.from);
-  handover.stretches = saved_stretches(first, source);
-  const int made = std::atoi(first.metadata["ranks"].c_str());
+  if (newest->contains(kStretches)) first.metadata[kStretches] = (*newest)[kStretches];
+  handover.stretches = saved_stretches(first, fmt::format("the state of rank {}", handover.from));
+  const auto made = static_cast<int>(number(*newest, "ranks"));
   handover.other_ranks = made != world.size() || !handover.to.empty();
   if (made == world.size()) return handover;
   if (handover.stretches.empty())
@@ -236,11 +261,22 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, std::int64_t 
   return handover;
 }
 
-void hand_over(const Handover& handover, SafetensorsFile& state, Transport& transport) {
+void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
+               Transport& transport) {
   const int rank = transport.rank();
   const bool sends = rank == handover.from && !handover.to.empty(),
              receives = std::count(handover.to.begin(), handover.to.end(), rank) > 0;
-  if (handover.other_ranks) clear(state, is_of_ranks);
+  const auto adopt = [&] {
+    if (handover.other_ranks) clear(*kept, is_of_ranks);
+    for (const auto& [key, value] : handover.metadata) {
+      if (value)
+        kept->metadata[key] = *value;
+      else
+        kept->metadata.erase(key);
+    }
+    if (handover.begins) mark_as_mean_of_ranks(*kept, transport.size());
+  };
+  if (!receives) adopt();
   if (!sends && !receives) return;
   const std::unique_ptr<Backend> host = open_backend(DeviceType::kCpu, 1);
   Exchange exchange{.kind = Exchange::Kind::kNeighbours};
@@ -257,7 +293,7 @@ void hand_over(const Handover& handover, SafetensorsFile& state, Transport& tran
         {.step = handover.step, .bucket = count++, .round = -1, .lane = Lane::kAside}));
     if (receives) std::memcpy(data, tensor.raw(), bytes);
   };
-  std::string header = sends ? header_of(state) : std::string();
+  std::string header = sends ? header_of(*kept) : std::string();
   std::uint64_t length = header.size();
   move(&length, sizeof length);
   if (length > kMostHeaderBytes)
@@ -265,11 +301,15 @@ void hand_over(const Handover& handover, SafetensorsFile& state, Transport& tran
          handover.from, length);
   header.resize(length);
   move(header.data(), header.size());
-  if (receives) state = read_header(header, handover.from);
-  for (auto& [name, tensor] : state.tensors) move(tensor.bytes.data(), tensor.bytes.size());
+  SafetensorsFile received;
+  if (receives) received = read_header(header, handover.from);
+  for (auto& [name, tensor] : (sends ? *kept : received).tensors)
+    move(tensor.bytes.data(), tensor.bytes.size());
   if (!receives) return;
-  clear(state, is_of_sender);
-  state.metadata["loss_sum"] = state.metadata["loss_count"] = "0";
+  clear(received, is_of_sender);
+  received.metadata["loss_sum"] = received.metadata["loss_count"] = "0";
+  kept = std::move(received);
+  adopt();
 }
 
 }  // namespace starling

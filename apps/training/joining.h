@@ -35,20 +35,28 @@ void withdraw_job(const std::string& folder);
 /// it. `timeout_seconds`: the job's.
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds);
 
-/// How ranks go on with what they have in memory.
+/// How ranks go on with what they have in memory. Each keeps its own state, but takes another's if
+/// it has joined, or if ranks were lost and it has not taken the last outer step that another has
+/// taken: what is equal on all ranks stays so. All go on from the step of the one that is furthest.
 struct Handover {
   std::int64_t step = 0;
-  int from = 0;         ///< the last rank that has the state of that step
-  std::vector<int> to;  ///< the ranks that have not
+  int from = 0;         ///< the rank whose state others take
+  std::vector<int> to;  ///< those others
   std::vector<Stretch> stretches;
   bool other_ranks = false;  ///< than those that made the state
+  bool after_loss = false;   ///< a step was interrupted: Algorithm::resume_after_loss()
+  bool begins = false;       ///< with the algorithm's first step
+  /// Metadata that is that of the sender on all ranks; null: left out
+  std::map<std::string, std::optional<std::string>> metadata;
 };
-/// `kept`: this rank's state; null if it has none. Nothing if no rank has the state of a step after
-/// `saved_step`. Collective.
-std::optional<Handover> plan_handover(const SafetensorsFile* kept, std::int64_t saved_step,
-                                      const TrainConfig& config, World& world);
-/// Sends the state, or receives it. What of it belongs to the sender alone is left out: losses, and
-/// what encoding has left out of its messages. Called on all ranks; only those concerned wait.
-void hand_over(const Handover& handover, SafetensorsFile& state, Transport& transport);
+/// `kept`: TrainingRun::kept_state(); null if this rank has none. Nothing if no rank has one.
+/// Collective.
+std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainConfig& config,
+                                      World& world);
+/// Sends the state, or receives it: then `state` is replaced once all has come. What of it belongs
+/// to the sender alone is left out: losses, and what encoding has left out of its messages. Called
+/// on all ranks; only those concerned wait.
+void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state,
+               Transport& transport);
 
 }  // namespace starling

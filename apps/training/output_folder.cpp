@@ -93,7 +93,7 @@ std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options) 
   return {path, newest.value_or(-1)};
 }
 
-RunFolder prepare_output_folder(const TrainOptions& options) {
+RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory) {
   RunFolder folder;
   folder.path = options.output;
   folder.resume = !options.resume.empty();
@@ -112,7 +112,7 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
     const auto newest = CheckpointFolder(folder.path).newest();
     if (newest) {
       folder.resume_step = *newest;
-    } else {
+    } else if (!from_memory) {
       folder.resume = false;
       say("no checkpoint in {} yet: starting afresh\n", folder.path);
     }

@@ -21,7 +21,8 @@ struct RunFolder {
 /// Determines the output folder and whether to continue from a checkpoint, creates the folder and
 /// locks it. Called on one rank. Error(kUsage), without changes, for a non-empty folder without
 /// --resume, and for one that another run is writing; Error(kOutput) if it cannot be written.
-RunFolder prepare_output_folder(const TrainOptions& options);
+/// `from_memory`: the run goes on in it without a checkpoint.
+RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory = false);
 
 /// The run to resume according to --resume, and the step of its newest complete checkpoint: -1 if
 /// `latest` has none yet. Changes nothing. Error(kUsage) if --resume DIR has none.

@@ -60,6 +60,9 @@ namespace starling {
 
 namespace {
 
+/// Worlds of a job's ranks that fail one after the other before one takes a step.
+constexpr int kMostAttempts = 8;
+
 bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
 /// Asks the launcher, so that it can be called before MPI_Init.
 bool is_first_rank() { return detail::read_launcher().rank <= 0; }
@@ -96,7 +99,8 @@ struct JobState {
   /// With `elastic.join`: who is in the job. Later worlds are made by it
   std::shared_ptr<Membership> membership;
   bool regroups = false;                ///< the next world, or this one, is made by it
-  std::int64_t from_step = 0;           ///< that the last world went on from, with a checkpoint
+  std::int64_t from_step = 0;           ///< that the last world went on from
+  int ranks = 0, attempts = 0;          ///< of it; worlds that failed since a step was taken
   double timeout_seconds = 300.0;       ///< of that
   std::optional<SafetensorsFile> kept;  ///< this rank's state when the last world ended
   std::string lost;                     ///< why it ended, if a rank was lost
@@ -106,14 +110,15 @@ struct JobState {
 };
 
 /// Prepares the output folder on the first rank and broadcasts the result. Collective.
-RunFolder agree_on_folder(const TrainOptions& options, TrainConfig& config, Transport& transport) {
+RunFolder agree_on_folder(const TrainOptions& options, TrainConfig& config, Transport& transport,
+                          bool from_memory) {
   RunFolder folder;
   on_all_ranks(transport, [&] {
     check_outputs(config, transport.rank() == 0);
     if (transport.rank() != 0) return;
     // First, so that a faulty file does not leave a folder that the next attempt would refuse
     if (options.resume.empty()) check_start(config);
-    folder = prepare_output_folder(options);
+    folder = prepare_output_folder(options, from_memory);
   });
   if (transport.size() == 1) return folder;
   const std::string first_rank_has = transport.world()
@@ -159,41 +164,36 @@ void print_header(const TrainConfig& config, const RankLayout& site, const Shape
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                const ShapeTrace& planned, Backend& backend, Transport& transport, JobState& job,
                bool is_process) {
-  RunFolder folder = agree_on_folder(options, config, transport);
+  std::optional<Handover> handover;
+  if (job.regroups) {
+    double most = job.initial_ranks;
+    if (transport.size() > 1) transport.world().max(&most, 1);
+    job.initial_ranks = static_cast<int>(most);
+    handover = plan_handover(job.kept ? &*job.kept : nullptr, config, transport);
+  }
+  RunFolder folder = agree_on_folder(options, config, transport, handover.has_value());
   if (!options.join.empty()) folder.path = options.join;  // it may lie elsewhere on another host
   job.folder = folder.path;
   const CheckpointFolder checkpoints(folder.path);
-  SafetensorsFile state;
-  std::optional<Handover> handover;
-  if (job.regroups) {
-    double most[] = {static_cast<double>(job.initial_ranks), static_cast<double>(job.from_step)};
-    if (transport.size() > 1) transport.world().max(most, 2);
-    job.initial_ranks = static_cast<int>(most[0]);
-    job.from_step = static_cast<std::int64_t>(most[1]);
-    handover = plan_handover(job.kept ? &*job.kept : nullptr,
-                             folder.resume ? folder.resume_step : 0, config, transport);
-  }
-  if (!handover && job.last_loss && job.regroups && job.from_step > folder.resume_step)
-    fail_on_all_ranks(ExitCode::kLost, "survive", {},
-                      "{}, and {} on rank 0's host has no checkpoint of step {} or later; continue "
-                      "with --resume latest where they are",
-                      job.last_loss->what, folder.path, job.from_step);
   if (handover) {
     folder.resume = true;
     folder.resume_step = handover->step;
     config.length.stretches = handover->stretches;
-    if (job.kept) state = std::move(*job.kept);
+    hand_over(*handover, job.kept, transport);
   } else if (folder.resume) {
-    state = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
-                              config);
+    job.kept = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
+                                 config);
   } else if (job.initial_ranks > site.ranks) {
     // Ranks were lost before the first checkpoint: as --elastic would continue from step 0
     config.length.stretches =
         continued({{.ranks = job.initial_ranks, .batch_size = config.length.batch_size}}, 0,
                   site.ranks, config.state.elastic);
   }
-  job.kept.reset();
+  const SafetensorsFile none;
+  const SafetensorsFile& state = job.kept ? *job.kept : none;  // until the trainer has it
+  if (folder.resume_step > job.from_step) job.attempts = 0;
   job.from_step = folder.resume_step;
+  job.ranks = site.ranks;
   for (const char* key : {"starling.companions", "starling.tokenizer"}) {
     if (const auto entry = state.metadata.find(key); entry != state.metadata.end())
       config.companions.insert(*entry);
@@ -215,6 +215,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (transport.rank() == 0)
       say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
           counted(folder.resume_step, "step"), asked);
+    job.kept.reset();
     return ExitCode::kOk;
   }
   if (is_process) open_flight_recorder(config.output, folder, transport);
@@ -263,18 +264,26 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   TrainingRun run(trainer, folder.path, {job.membership.get(), [&](std::int64_t step) {
                                            return why_not_one_more(options, config, site, step);
                                          }});
-  if (handover) hand_over(*handover, state, transport);
   if (folder.resume) {
-    trainer.resume(state, source);
-    run.resume(state, source);
-    state = {};
+    trainer.resume(state, source, handover && handover->after_loss);
+    run.resume(state, source, handover && handover->after_loss);
   } else {
     trainer.initialise();
   }
   transport.world().barrier();
   if (handover && trainer.algorithm().equality.any()) verify_replicas(trainer);
-  const ExitCode result = run.run();
-  job.kept = run.take_kept();
+  job.kept.reset();
+  ExitCode result;
+  try {
+    result = run.run();
+  } catch (const AgreedError&) {
+    throw;  // they all end
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kLost && job.membership && !job.membership->over())
+      job.kept = run.kept_state(true);
+    throw;
+  }
+  if (run.joins()) job.kept = run.kept_state(false);
 
   if (tracing) {
     device_trace->finish();
@@ -432,15 +441,11 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
 
 /// The next world of a job that ranks join or have been lost in.
 std::unique_ptr<Transport> regroup(JobState& job) {
-  const int before = job.membership->size();
   std::unique_ptr<Transport> transport = job.membership->regroup(job.timeout_seconds);
   log::configure(transport->rank(), transport->size());
   job.last_loss.reset();
-  if (job.lost.empty()) return transport;
-  // Of another cause than a lost rank, such as a message of another length, which would come again
-  if (transport->size() >= before)
-    fail_on_all_ranks(ExitCode::kLost, "transport", {}, "{}", job.lost);
-  job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = before};
+  if (!job.lost.empty())
+    job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = job.ranks};
   return transport;
 }
 
@@ -476,6 +481,8 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
     } catch (const Error& error) {
       if (error.code() != ExitCode::kLost) throw;
       if (job.membership && !job.membership->over()) {
+        // Another cause than a lost rank would come again.
+        if (++job.attempts > kMostAttempts) throw;
         job.lost = error.message();
         job.regroups = true;
       } else {

@@ -298,7 +298,7 @@ void Trainer::initialise() {
   note_beginning();
 }
 
-void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
+void Trainer::resume(const SafetensorsFile& file, const std::string& source, bool after_loss) {
   // A checkpoint right before a switch is of the part that ends there; where ranks have become one
   // already, the next begins.
   const std::int64_t step = steps_in(file, source),
@@ -336,7 +336,8 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   loader_->start(loader_epoch_, place.update * config_.length.accumulate);
   std::exception_ptr refusal;  // which is this rank's alone, and others must hear of it
   try {
-    algorithm_->resume(step_ - part(part_).first);
+    const std::int64_t step = step_ - part(part_).first;
+    after_loss ? algorithm_->resume_after_loss(step) : algorithm_->resume(step);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
     ErrorParts parts = error.parts();
@@ -499,6 +500,23 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
     }
   }
   if (!mean.empty()) file.metadata[kMeanMetadata] = mean.dump();
+  return file;
+}
+
+std::optional<SafetensorsFile> Trainer::kept_state() {
+  if (!algorithm_) return std::nullopt;
+  const Part now = part(part_);
+  const std::int64_t met = algorithm_->met() > 0 ? now.first + algorithm_->met() : 0;
+  step_ = std::max(step_, met);
+  backend_.synchronize();
+  std::optional<SafetensorsFile> file = state();
+  const AlgorithmEquality& equality = now.algorithm.equality;
+  if (equality.any()) file->metadata[kMet] = std::to_string(met);
+  bool alike = false;
+  for (int b = 0; equality.after && b < static_cast<int>(buckets_.size()); ++b)
+    alike = alike || equality.after(step_ - now.first, b, static_cast<int>(buckets_.size()));
+  if (alike) file->metadata[kAlike] = "1";
+  if (step_ == now.first) file->metadata[kBegins] = "1";
   return file;
 }
 

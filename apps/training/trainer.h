@@ -37,7 +37,8 @@ class Trainer {
   /// Sets initial values from the seed or from `init`; all ranks get rank 0's.
   void initialise();
   /// Continues from this rank's file of a checkpoint, or from the mean of all ranks (elastic.h).
-  void resume(const SafetensorsFile& file, const std::string& source);
+  /// `after_loss`: Algorithm::resume_after_loss().
+  void resume(const SafetensorsFile& file, const std::string& source, bool after_loss = false);
 
   /// One update: forward and backward passes of `accumulate` micro-batches, and the algorithm's
   /// exchanges and updates. An out-of-memory error says which batch size would fit. Returns whether
@@ -76,6 +77,13 @@ class Trainer {
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier result,
   /// whose memory is reused. `copies`: see save_state().
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
+  /// What this rank goes on from in memory with other ranks (joining.h): also where a step has
+  /// failed half-way, which then begins anew. Empty where it failed between two algorithms.
+  std::optional<SafetensorsFile> kept_state();
+
+  /// Entries of kept_state(): the step that Algorithm::met() is of; this is a step after which
+  /// ranks have equal parameters; it is the algorithm's first one.
+  static constexpr const char *kMet = "met", *kAlike = "alike", *kBegins = "begins";
 
   std::int64_t steps_done() const { return step_; }
   double epoch() const { return length_.epochs_at(step_); }

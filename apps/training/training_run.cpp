@@ -84,7 +84,8 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder, Joining joining)
   if (config_.state.early_stopping) early_.emplace(*config_.state.early_stopping);
 }
 
-void TrainingRun::resume(const SafetensorsFile& state, const std::string& source) {
+void TrainingRun::resume(const SafetensorsFile& state, const std::string& source, bool after_loss) {
+  after_loss_ = after_loss;
   owes_test_ = state.metadata.count(kOwesTest) > 0;
   const auto counted = state.metadata.find(kEarlyStopping);
   if (early_ && counted != state.metadata.end()) early_->read(counted->second, source);
@@ -119,7 +120,7 @@ ExitCode TrainingRun::run_steps() {
   const RunLength& length = trainer_.length();
   const std::int64_t total = length.total_steps;
   // A finished run has written its lines
-  if (transport_.rank() == 0 && ((step() < total && !ended_early()) || owes_test_)) {
+  if (transport_.rank() == 0 && ((step() < total && !ended_early()) || owes_test_ || after_loss_)) {
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.output, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
@@ -130,8 +131,8 @@ ExitCode TrainingRun::run_steps() {
   bool stopped = owes_test_ && step() < total && !test(false);
   if (stopped) return ExitCode::kStopped;  // what it went on from is still there
   trainer_.take_wait_seconds();
-  bool joins = false;
-  while (step() < total && !stopped && !joins && !ended_early()) {
+  if (after_loss_) post_owed_metrics();
+  while (step() < total && !stopped && !joins_ && !ended_early()) {
     const auto begin = Clock::now();
     if (trainer_.step()) ++line_steps_;
     add_seconds(seconds_since(begin));
@@ -147,10 +148,9 @@ ExitCode TrainingRun::run_steps() {
     }
     stopped = !last && stop_agreed();
     const bool tests = last || config_.evaluate.interval.due(step(), length);
-    owes_test_ = tests && stopped;
-    joins = !last && !stopped && joins_now();
-    const bool saves =
-        last || stopped || joins || config_.state.checkpoint.interval.due(step(), length);
+    owes_test_ = tests;
+    joins_ = !last && !stopped && joins_now();
+    const bool saves = last || stopped || config_.state.checkpoint.interval.due(step(), length);
     if ((config_.sync.verify_checkpoints && saves) ||
         (config_.sync.verify_every > 0 && step() % config_.sync.verify_every == 0))
       verify_replicas(trainer_);
@@ -165,11 +165,9 @@ ExitCode TrainingRun::run_steps() {
   trainer_.finish();
   checkpoints_.finish();
   if (progress_) progress_->finish();
-  if (joins && !stopped && !ended_early()) {
-    kept_ = whole_state({}, true);
-    if (transport_.rank() == 0) joining_.membership->let_in();
-    return ExitCode::kOk;
-  }
+  joins_ = joins_ && !stopped && !ended_early();
+  if (joins_ && transport_.rank() == 0) joining_.membership->let_in();
+  if (joins_) return ExitCode::kOk;
   if (stopped) return ExitCode::kStopped;
   // A resumed run that had nothing left to do
   if (!result_ && !test(true)) return ExitCode::kStopped;
@@ -223,7 +221,14 @@ void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_ste
                     scale_step, config_.state.loss_scale.least);
 }
 
-void TrainingRun::post_metrics() {
+void TrainingRun::post_owed_metrics() {
+  const std::int64_t due = step() - step() % config_.output.log_every;
+  double owed = writer_ && writer_->last_loss() < due ? 1.0 : 0.0;
+  if (transport_.size() > 1) transport_.world().max(&owed, 1);
+  if (owed > 0.0) post_metrics(due);
+}
+
+void TrainingRun::post_metrics(std::int64_t of_step) {
   const std::size_t most = trainer_.algorithm().steps.leaves_out ? kMostPosted : 1;
   while (posted_.size() >= most) emit_metrics();
   catch_up();
@@ -244,11 +249,11 @@ void TrainingRun::post_metrics() {
   if (!sum) sum = std::make_unique<AsyncSum>(transport_, backend_, values.size());
   sum->start(values, step());
   MetricsLine line;
-  line.step = step();
-  line.epoch = trainer_.epoch();
+  line.step = of_step;
+  line.epoch = trainer_.length().epochs_at(of_step);
   line.lr = trainer_.lr();
   line.bytes_sent = trainer_.bytes_sent();
-  posted_.push_back({std::move(sum), std::move(line)});
+  posted_.push_back({std::move(sum), std::move(line), losses().sum(), losses().count()});
   losses().reset();
   line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;
   line_steps_ = 0;
@@ -271,10 +276,10 @@ void TrainingRun::note_meetings() {
 }
 
 void TrainingRun::emit_metrics() {
+  const std::vector<double> values = posted_.front().sum->take();
   PostedLine posted = std::move(posted_.front());
   posted_.pop_front();
   MetricsLine& line = posted.line;
-  const std::vector<double> values = posted.sum->take();
   unused_sum_ = std::move(posted.sum);
   double loss_sum = 0.0, loss_count = 0.0, all_steps = 0.0, steps = 1.0, seconds = 0.0, wait = 0.0,
          data_wait = 0.0, diverged = -1.0, overflowed = -1.0;
@@ -341,16 +346,26 @@ void TrainingRun::save_checkpoint(bool last) {
   // A GPU's tensors are read by this thread alone.
   const bool copies = !last || backend_.device() != DeviceType::kCpu;
   SafetensorsFile used = checkpoints_.take_used();
-  checkpoints_.start(step(), whole_state(copies ? std::move(used) : SafetensorsFile(), copies));
+  SafetensorsFile state = trainer_.state(copies ? std::move(used) : SafetensorsFile(), copies);
+  add_to(state);
+  checkpoints_.start(step(), std::move(state));
   // Between meetings no rank knows what all others have written.
   if (trainer_.algorithm().steps.leaves_out) checkpoints_.finish();
 }
 
-SafetensorsFile TrainingRun::whole_state(SafetensorsFile used, bool copies) {
-  SafetensorsFile state = trainer_.state(std::move(used), copies);
+std::optional<SafetensorsFile> TrainingRun::kept_state(bool lost) {
+  losses().drain();
+  for (const PostedLine& line : posted_)
+    losses().reset(losses().sum() + line.loss_sum, losses().count() + line.losses);
+  std::optional<SafetensorsFile> state = trainer_.kept_state();
+  if (state) add_to(*state);
+  if (state && lost) state->metadata[kLost] = "1";
+  return state;
+}
+
+void TrainingRun::add_to(SafetensorsFile& state) const {
   if (owes_test_) state.metadata[kOwesTest] = "1";
   if (early_) state.metadata[kEarlyStopping] = early_->text();
-  return state;
 }
 
 bool TrainingRun::asked_to_join() {

@@ -35,16 +35,25 @@ class TrainingRun {
     std::function<std::string(std::int64_t step)> why_not;
   };
   TrainingRun(Trainer& trainer, std::string folder, Joining joining = {});
-  /// Continues from a checkpoint that the trainer has read.
-  void resume(const SafetensorsFile& state, const std::string& source);
+  /// Continues from a checkpoint that the trainer has read. `after_loss`: from kept_state(), and a
+  /// line of metrics may have awaited the numbers of the lost rank.
+  void resume(const SafetensorsFile& state, const std::string& source, bool after_loss = false);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
   ExitCode run();
-  /// Not empty if run() has ended since a rank is about to join: this rank's state.
-  std::optional<SafetensorsFile> take_kept() { return std::exchange(kept_, std::nullopt); }
+  /// Key in what is kept after the loss of a rank.
+  static constexpr const char* kLost = "lost";
+  /// Whether run() has ended since a rank is about to join.
+  bool joins() const { return joins_; }
+  /// This rank's state to go on from with other ranks, after run() has ended so, or has failed
+  /// since a rank was lost. Numbers that the lost rank did not add to are counted again.
+  std::optional<SafetensorsFile> kept_state(bool lost);
 
  private:
   ExitCode run_steps();
-  void post_metrics();
+  void post_metrics() { post_metrics(step()); }
+  /// A line of that step.
+  void post_metrics(std::int64_t of_step);
+  void post_owed_metrics();
   /// Writes the oldest line of those posted; waits for the other ranks' numbers.
   void emit_metrics();
   void emit_all_metrics() {
@@ -86,7 +95,8 @@ class TrainingRun {
   bool asked_to_join();
   /// Whether a rank is to join after this step.
   bool joins_now() const;
-  SafetensorsFile whole_state(SafetensorsFile used, bool copies);
+  /// Adds what is the run's own to the trainer's.
+  void add_to(SafetensorsFile& state) const;
   void write_summary();
   void add_seconds(double seconds);
   std::int64_t step() const { return trainer_.steps_done(); }
@@ -115,12 +125,14 @@ class TrainingRun {
   struct PostedLine {
     std::unique_ptr<AsyncSum> sum;
     MetricsLine line;
+    double loss_sum;  ///< this rank's
+    std::int64_t losses;
   };
   std::deque<PostedLine> posted_;
   std::unique_ptr<AsyncSum> unused_sum_;
   Joining joining_;
   bool join_agreed_ = false;  ///< a process waits, and all ranks know it
-  std::optional<SafetensorsFile> kept_;
+  bool joins_ = false, after_loss_ = false;
   std::int64_t stop_step_ = -1;  ///< at which ranks agreed to stop in a meeting; -1: none
   std::optional<EvaluationResult> result_;
   std::optional<CheckpointFolder::Best> best_;

@@ -71,10 +71,17 @@ void Averages::settle_all() {
 }
 
 void Averages::meet_buckets() {
+  // All arrive before any is used: a rank that is lost meanwhile leaves each of the others with all
+  // of the outer step or with nothing of it.
   bool met = false;
   for (int b = 0; b < buckets(); ++b) {
     if (!meets(b, info_.step)) continue;
     met = true;
+    settle(b);
+  }
+  if (met) met_ = info_.step + 1;
+  for (int b = 0; b < buckets(); ++b) {
+    if (!meets(b, info_.step)) continue;
     under_way_[static_cast<std::size_t>(b)] = false;
     meet(b);
     for (std::size_t k = 0; states_ != StatesAt::kLocal && k < bucket(b).states.size(); ++k) {
@@ -115,6 +122,15 @@ void Averages::resume(std::int64_t step) {
     }
   }
   inner_->resume(step);
+}
+
+void Averages::resume_after_loss(std::int64_t step) {
+  resume(step);
+  // With what the ranks that are left have trained meanwhile
+  info_.step = step - 1;
+  for (int b = 0; b < buckets(); ++b) {
+    if (under_way_[static_cast<std::size_t>(b)]) start(b);
+  }
 }
 
 Tensor Averages::wait_mean(int b) {

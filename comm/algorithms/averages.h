@@ -32,6 +32,8 @@ class Averages : public Algorithm {
   void finish() override;
   void conclude() override;
   void resume(std::int64_t step) override;
+  void resume_after_loss(std::int64_t step) override;
+  std::int64_t met() const override { return met_; }
   Tensor control() const override { return inner_->control(); }
   double take_wait_seconds() override {
     return Algorithm::take_wait_seconds() + inner_->take_wait_seconds();
@@ -46,7 +48,8 @@ class Averages : public Algorithm {
   virtual void start(int bucket) {
     means_.start(bucket, Algorithm::bucket(bucket).parameters, info_);
   }
-  /// With a delay: waits for what start() started, if anything.
+  /// Waits for what start() started, if anything, and changes nothing that is equal on all ranks.
+  /// Other waits are meet()'s where nothing is.
   virtual void settle(int /*bucket*/) {}
   virtual void meet(int bucket) = 0;
   /// Replaces a bucket's optimizer state by its mean over ranks.
@@ -79,6 +82,7 @@ class Averages : public Algorithm {
   StatesAt states_;
   std::int64_t delay_;
   std::vector<char> under_way_;          ///< by bucket: start() was called, and meet() not yet
+  std::int64_t met_ = 0;                 ///< steps done when buckets were last synchronised
   std::int64_t reset_at_ = 0;            ///< steps done when the states were last zeroed; 0: never
   std::unique_ptr<OptimizerRule> mean_;  ///< p' = g / n
 };

@@ -96,7 +96,6 @@ class DiLoCo final : public Averages {
     halves_[i] = 0;
   }
   void meet(int b) override {
-    settle(b);
     Bucket& of = bucket(b);
     apply(b, *rule_, {state(b, 1), state(b, 0)}, deltas_[static_cast<std::size_t>(b)],
           of.parameters);

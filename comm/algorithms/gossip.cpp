@@ -73,6 +73,11 @@ class Gossip final : public Bucketwise {
     site_.mixer.resume(step, used_);
     for (Mixer* states : states_) states->resume(step, mixes_states(used_in(step)) ? used_ : -1);
   }
+  void resume_after_loss(std::int64_t step) override {
+    // What was saved last may be of different steps: begins anew on all ranks
+    if (control_) control_->save();
+    resume(step);
+  }
 
  protected:
   void start_step() override {

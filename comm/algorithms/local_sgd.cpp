@@ -56,10 +56,7 @@ class LocalSgd final : public Averages {
   }
   void settle(int b) override { Algorithm::settle(tickets_[static_cast<std::size_t>(b)], b); }
   void meet(int b) override {
-    if (settings_.delay > 0) {
-      settle(b);
-      return take_mean_of(b, state(b, 0), bucket(b).parameters);
-    }
+    if (settings_.delay > 0) return take_mean_of(b, state(b, 0), bucket(b).parameters);
     if (!settings_.by_topology) return take_mean(b, bucket(b).parameters);
     mix(site_.mixer, b, bucket(b).parameters);
   }

@@ -97,8 +97,10 @@ class QuorumDiLoCo final : public Averages {
   bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
   void first_step() override { copy_parameters_to(kAnchor); }
   void start(int) override {}
-  void meet(int b) override {
+  void settle(int) override {
     if (!decision_) agree();
+  }
+  void meet(int b) override {
     // The mean's memory is used for one bucket after the other
     const Tensor mean = mean_of(b);
     apply(b, *rule_, {state(b, kMomentum), state(b, kAnchor)}, mean, bucket(b).parameters);

@@ -2,7 +2,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "comm/algorithms/nodes.h"
 #include "comm/transports/forwarding.h"
@@ -16,6 +21,7 @@
 #include "tests/support/numbers_of_ranks.h"
 
 using namespace starling;
+using nlohmann::json;
 using test::Job;
 using test::run_fake;
 
@@ -49,7 +55,63 @@ class Noting final : public ForwardingTransport {
   int held_;
 };
 
+/// Calls a function when a wait is over, and before what has come can be used.
+class AfterWaits final : public ForwardingTransport {
+ public:
+  AfterWaits(Transport& of, std::function<void()> after)
+      : ForwardingTransport(of), after_(std::move(after)) {}
+  void wait(Ticket ticket) override {
+    ForwardingTransport::wait(ticket);
+    after_();
+  }
+
+ private:
+  std::function<void()> after_;
+};
+
+/// The first two states of all buckets, diloco's anchor and outer momentum.
+std::vector<std::vector<double>> outer_states(const std::vector<Bucket>& buckets) {
+  std::vector<std::vector<double>> all;
+  for (const Bucket& bucket : buckets) {
+    for (const std::size_t k : {0, 1}) all.push_back(test::numbers(bucket.sync[k].numbers));
+  }
+  return all;
+}
+
 }  // namespace
+
+// So that where a rank is lost meanwhile, each of the others has taken the outer step or has not.
+TEST_CASE("comm/algorithm: diloco's anchors change when all of an outer step's means have come") {
+  for (const json& more : {json::object(), json{{"fragments", 2}, {"delay", 1}}}) {
+    for (const char* exchange : {"fp32", "int8", "sparse"}) {
+      CAPTURE(more.dump());
+      CAPTURE(exchange);
+      Job job;
+      job.algorithm = {{"type", "diloco"}, {"period", 4}};
+      job.algorithm.update(more);
+      job.exchange = exchange;
+      job.steps = 8;
+      std::atomic<int> changes{0};
+      FakeWorld(2).run([&](Transport& fake) {
+        const std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+        const std::vector<Bucket>* of = nullptr;
+        std::vector<std::vector<double>> before;
+        AfterWaits transport(fake, [&] {
+          if (of) CHECK(outer_states(*of) == before);
+        });
+        Job own = job;
+        own.after_step = [&](int, int, const std::vector<Bucket>& buckets) {
+          of = &buckets;
+          const auto now = outer_states(buckets);
+          if (!before.empty() && now != before) ++changes;
+          before = now;
+        };
+        run_job(own, transport, *backend);
+      });
+      CHECK(changes >= 2 * 2);
+    }
+  }
+}
 
 TEST_CASE(
     "comm/algorithm: without overlap a bucket's sum is waited for before the next one's starts") {

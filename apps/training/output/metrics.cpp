@@ -16,19 +16,24 @@
 namespace starling {
 namespace {
 
-/// Whether to keep a line of an earlier run when resuming after `resume_step`.
-bool keeps(std::string_view line, std::int64_t resume_step) {
+/// Whether to keep a line of an earlier run when resuming after `resume_step`. If it has a loss,
+/// its step is the `last` one.
+bool keeps(std::string_view line, std::int64_t resume_step, std::int64_t& last) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object()) return false;
   const auto step = json.find("step");
-  return step != json.end() && step->is_number_integer() &&
-         step->get<std::int64_t>() <= resume_step;
+  const bool keeps =
+      step != json.end() && step->is_number_integer() && step->get<std::int64_t>() <= resume_step;
+  if (keeps && json.contains("loss")) last = step->get<std::int64_t>();
+  return keeps;
 }
 
-/// Drops the lines after `resume_step`, and what is not a whole line.
-void cut_metrics(const std::string& path, std::int64_t resume_step) {
+/// Drops the lines after `resume_step`, and what is not a whole line. Returns the step of the last
+/// one with a loss; 0: there is none.
+std::int64_t cut_metrics(const std::string& path, std::int64_t resume_step) {
+  std::int64_t last = 0;
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return;
+  if (!std::filesystem::is_regular_file(path, error)) return last;
   std::ifstream in(path, std::ios::binary);
   const std::string before{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (!in && !in.eof())
@@ -38,10 +43,11 @@ void cut_metrics(const std::string& path, std::int64_t resume_step) {
     const std::size_t end = before.find('\n', begin);
     if (end == std::string::npos) break;  // torn by a crash
     const auto line = std::string_view(before).substr(begin, end - begin);
-    if (resume_step > 0 && keeps(line, resume_step)) (after += line) += '\n';
+    if (resume_step > 0 && keeps(line, resume_step, last)) (after += line) += '\n';
     begin = end + 1;
   }
   if (after != before) write_file_atomically(path, after.data(), after.size());
+  return last;
 }
 
 }  // namespace
@@ -56,7 +62,7 @@ MetricsWriter::MetricsWriter(const std::string& folder, const OutputSettings& se
                              std::int64_t resume_step) {
   make_folders(folder);
   const std::string path = folder + "/metrics.jsonl";
-  cut_metrics(path, resume_step);
+  last_loss_ = cut_metrics(path, resume_step);
   // NOLINTNEXTLINE(modernize-make-unique): an aggregate
   state_ = std::unique_ptr<State>(new State{{path, false}, nullptr, std::nullopt});
   if (!settings.prometheus.empty()) state_->prometheus.emplace(settings.prometheus, folder);

@@ -40,8 +40,11 @@ class MetricsWriter {
                 std::int64_t resume_step);
   ~MetricsWriter();
   void write(const MetricsLine& line);
+  /// The step of the last line with a loss that was there before; 0: there was none.
+  std::int64_t last_loss() const { return last_loss_; }
 
  private:
+  std::int64_t last_loss_ = 0;
   struct State;
   std::unique_ptr<State> state_;
 };

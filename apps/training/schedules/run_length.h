@@ -17,7 +17,7 @@ struct Stretch {
   /// Samples of all ranks' micro-batches according to the config, which another number of ranks
   /// approximates; 0: those of the first stretch
   std::int64_t wanted = 0;
-  /// A rank joined in place: the algorithm went on, instead of beginning anew
+  /// Ranks joined or were lost in place: the algorithm went on, instead of beginning anew
   bool joined = false;
   friend bool operator==(const Stretch&, const Stretch&) = default;
 };

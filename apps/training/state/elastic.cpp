@@ -134,9 +134,13 @@ SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::str
     mean.metadata["optimizer_step"] = std::to_string(static_cast<std::int64_t>(most[2]));
   }
   mean.metadata["ranks"] = std::to_string(world.size());
-  mean.metadata[kMeanOf] = std::to_string(made);
+  mark_as_mean_of_ranks(mean, made);
   mean.metadata.erase("mean_weight");
   return mean;
+}
+
+void mark_as_mean_of_ranks(SafetensorsFile& file, int ranks) {
+  file.metadata[kMeanOf] = std::to_string(ranks);
 }
 
 bool is_mean_of_ranks(const SafetensorsFile& file) { return file.metadata.count(kMeanOf) != 0; }

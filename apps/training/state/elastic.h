@@ -27,8 +27,9 @@ using RankFiles = std::vector<std::pair<std::string, SafetensorsFile>>;
 /// it lacks weights although `needs_weights`. Collective.
 SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted,
                               bool needs_weights, World& world);
-/// Whether a state is such a mean.
+/// Whether a state is such a mean, or equal on all ranks: their algorithm begins anew.
 bool is_mean_of_ranks(const SafetensorsFile& file);
+void mark_as_mean_of_ranks(SafetensorsFile& file, int ranks);
 
 /// The stretches of the run that made a checkpoint; `config` is what its resolved config says.
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);

@@ -102,8 +102,8 @@ ElasticSettings read_elastic(ConfigSection& root) {
   elastic.read(
       "join", settings.join,
       "processes that know the secret may join while it runs (`--join`), and the others go "
-      "on without a rank that is lost; needs sync.transport zeromq, and gossip, "
-      "gossip_diloco or diloco");
+      "on without a rank that is lost, from what they have in memory; needs sync.transport "
+      "zeromq, and gossip, gossip_diloco or diloco");
   elastic.finish();
   return settings;
 }
