@@ -74,6 +74,7 @@ bool TrainingRun::test_before_checkpoint(bool last) {
   } catch (const AgreedError& error) {
     // The run is ill, not the data: then others may not come along either
     if (error.code() != ExitCode::kUsage) throw;
+    owes_test_ = false;  // it would fail again
     try {
       save_checkpoint(true);
       checkpoints_.finish();

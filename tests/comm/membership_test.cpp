@@ -28,6 +28,8 @@ namespace {
 
 const std::map<std::string, std::string> kJobIdentity = {{"config", "abc"}, {"version", "1.0"}};
 
+constexpr double kLimit = 60.0;  // seconds: no wait comes to it, on a busy machine either
+
 /// A rank's end of a job.
 struct JobRank {
   std::shared_ptr<Membership> membership;
@@ -41,7 +43,7 @@ struct JobRank {
     } catch (int) {
     }
   }
-  void regroup(double timeout_seconds = 20.0) {
+  void regroup(double timeout_seconds = kLimit) {
     transport.reset();
     transport = membership->regroup(timeout_seconds);
   }
@@ -79,7 +81,7 @@ struct OpenJob {
       JobRank own;
       own.transport = make_zeromq_transport(world.transport(fake.rank()),
                                             {.lets_join = lets_join, .identity = kJobIdentity},
-                                            20.0, &own.membership);
+                                            kLimit, &own.membership);
       own.membership->set_identity(kJobIdentity);
       if (own.membership->rank() == 0) {
         settings.secret = folder.write("secret", own.membership->secret());
@@ -91,7 +93,7 @@ struct OpenJob {
     });
     joiner.join();
   }
-  JobRank join(double timeout_seconds = 20.0) const {
+  JobRank join(double timeout_seconds = kLimit) const {
     return {join_zeromq_job(roster, settings, timeout_seconds), nullptr};
   }
   /// Waits until a process has asked rank 0, which lets it in.
@@ -182,7 +184,7 @@ TEST_CASE("comm/membership: a joiner that is lost half-way is left out") {
         // It is in the list of ranks, and gone: whoever notices has all meet once more.
         for (int i = 0; i < 3 && !own.transport; ++i)
           error_text(ExitCode::kLost, [&] {
-            own.transport = own.membership->regroup(20.0);
+            own.transport = own.membership->regroup(kLimit);
             if (own.transport->size() > 2) own.sum();
           });
         if (own.transport->size() > 2) own.regroup_after_loss();
