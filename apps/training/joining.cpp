@@ -40,15 +40,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kJob = "/job.json", *kSecret = "/secret";
+constexpr const char* kSecret = "/secret";
 constexpr const char* kStretches = "stretches";  // save_stretches()
 constexpr std::size_t kMostHeaderBytes = 64u << 20;
 constexpr auto kSecondsToRegroup = std::chrono::seconds(10), kLookAgain = std::chrono::seconds(1);
 
 /// Of the ranks' parameters, so that another number of ranks has no use for it.
 bool is_of_ranks(const std::string& name) { return name.starts_with("sync.residual_mean"); }
-/// Of what one rank has sent.
-bool is_of_sender(const std::string& name) { return name.starts_with("sync.residual"); }
+/// Of what one rank has sent, or is yet to send.
+bool is_of_sender(const std::string& name) {
+  return name.starts_with("sync.residual") || name.starts_with("sync.carried");
+}
 
 void clear(SafetensorsFile& state, bool (*which)(const std::string&)) {
   for (auto& [name, tensor] : state.tensors) {
@@ -135,6 +137,8 @@ std::string why_not_one_more(const TrainOptions& options, const TrainConfig& con
   return {};
 }
 
+std::string job_file(const std::string& folder) { return folder + "/job.json"; }
+
 void publish_job(const std::string& folder, const TrainConfig& config,
                  const Membership& membership) {
   const auto& transport = config.resolved["sync"]["transport"];
@@ -142,18 +146,18 @@ void publish_job(const std::string& folder, const TrainConfig& config,
   auto job = nlohmann::json::parse(membership.roster());
   job["config"] = config.written;
   const std::string text = job.dump(2) + "\n";
-  write_file_atomically(folder + kJob, text.data(), text.size());
+  write_file_atomically(job_file(folder), text.data(), text.size());
 }
 
 void withdraw_job(const std::string& folder) {
   std::error_code none;
-  fs::remove(folder + kJob, none);
+  fs::remove(job_file(folder), none);
   fs::remove(folder + kSecret, none);
 }
 
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds) {
   const std::string run = options.join;
-  options.config = run + kJob;
+  options.config = job_file(run);
   options.output = run;
   options.resume = "latest";
   options.elastic = true;

@@ -25,8 +25,10 @@ std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config
 std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
                              const RankLayout& site, std::int64_t step);
 
+/// FOLDER/job.json.
+std::string job_file(const std::string& folder);
 /// Writes FOLDER/job.json, with which a process asks to join, and FOLDER/secret unless the config
-/// names a file of its own. Called on rank 0.
+/// names a file of its own. Called on rank 0, and on a joiner's host with a folder of its own.
 void publish_job(const std::string& folder, const TrainConfig& config,
                  const Membership& membership);
 /// Removes them at the end.

@@ -30,6 +30,7 @@
 #include "apps/training/lr_find.h"
 #include "apps/training/output/version.h"
 #include "apps/training/output_folder.h"
+#include "apps/training/rejoining.h"
 #include "apps/training/resume.h"
 #include "apps/training/state/checkpoint.h"
 #include "apps/training/state/data_contents.h"
@@ -106,6 +107,9 @@ struct JobState {
   std::string lost;                     ///< why it ended, if a rank was lost
   int rank(const MpiSession& session) const {
     return membership ? membership->rank() : session.rank();
+  }
+  int size(const MpiSession& session) const {
+    return membership ? membership->size() : session.size();
   }
 };
 
@@ -229,11 +233,16 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                                  ? ""
                                  : choose_by_measurement(config, site, trace, backend, transport);
   std::vector<std::string> changed;
+  // A joiner's host may have a folder of its own, from which others of that host join.
+  const bool publishes =
+      job.membership &&
+      (transport.rank() == 0 || (!options.join.empty() && transport.world().local_rank() == 0));
   const bool tracing = !config.output.trace.empty();
   on_all_ranks(transport, [&] {
     if (folder.resume || !config.length.stretches.empty())
       check_data_size(config, source_of(options), site);
     if (folder.resume) changed = changes_since_checkpoint();
+    if (publishes) publish_job(folder.path, config, *job.membership);
     if (transport.rank() != 0) return;
     nlohmann::json resolved = config.resolved;
     if (tracing)  // independent of the working directory
@@ -242,7 +251,6 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     // A resumed run continues past the end that its summary is about.
     std::error_code ignored;
     if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", ignored);
-    if (job.membership) publish_job(folder.path, config, *job.membership);
   });
   if (transport.rank() == 0)
     print_header(config, site, trace, backend, folder, job, chosen, changed);
@@ -273,6 +281,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   transport.world().barrier();
   if (handover && trainer.algorithm().equality.any()) verify_replicas(trainer);
   job.kept.reset();
+  if (job.membership) come_back_to(folder.path);
   ExitCode result;
   try {
     result = run.run();
@@ -296,8 +305,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     write_timeline(config.output.trace, tracing ? tracer.events(origin) : std::string(),
                    folder.path, transport);
   if (job.kept) return result;
+  if (publishes) withdraw_job(folder.path);
   if (transport.rank() == 0) {
-    if (job.membership) withdraw_job(folder.path);
     if (result == ExitCode::kStopped)
       say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n",
           folder.path);
@@ -425,6 +434,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     enable_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, trace.ready_order, std::move(transport), *backend, job);
   job.timeout_seconds = config.sync.timeout_s;
+  if (job.membership && session) session->leave();
   if (job.membership) job.membership->set_identity(identity_of_joiners(config, trace.ready_order));
   if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
@@ -466,7 +476,7 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
   };
   while (true) {
     job.training = false;
-    log::configure(job.rank(session), job.membership ? job.membership->size() : session.size());
+    log::configure(job.rank(session), job.size(session));
     try {
       const ExitCode result = run_world(options, make_transport, &session, job);
       if (!job.kept) return result;
@@ -510,10 +520,11 @@ int run_program(int argc, char** argv, bool& reports) {
   register_builtins();
   TrainOptions options;
   try {
+    options = parse_train_options(argc, argv);
+    if (trains(options)) train_in_child(options);
     install_stop_signals();
     at_stop_signal(AtStopSignal::kEnd);
     check_stack_limit();
-    options = parse_train_options(argc, argv);
     if (answer_question(options, is_first_rank())) return 0;
     // Until run_world(); who asks to join may wait for long before that
     if (trains(options) && options.join.empty()) at_stop_signal(AtStopSignal::kNote);
@@ -532,13 +543,14 @@ int run_program(int argc, char** argv, bool& reports) {
   try {
     return static_cast<int>(run_until_done(std::move(options), session, job));
   } catch (const AgreedError& error) {
+    come_back_to({});
     // All ranks have this error: the lowest one that it happened on prints it.
     const int reporter = std::max(error.rank(), 0);
     const bool own = error.rank() < 0 || error.rank() == job.rank(session);
     recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther,
                    static_cast<int>(error.code()), error.what());
     reports = job.rank(session) == reporter;
-    if (reports) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
+    if (reports) print_failure(error.what(), job.size(session) > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1)
       return static_cast<int>(error.code());
     // Ranks notice divergence at different steps, so exchanges in flight will never complete:
@@ -551,7 +563,7 @@ int run_program(int argc, char** argv, bool& reports) {
       session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
     recorder.write(FlightRecorder::Reason::kError, static_cast<int>(failure.code()),
                    failure.what());
-    print_failure(failure.what(), 0);
+    print_failure(failure.what(), job.rank(session));
     return static_cast<int>(failure.code());
   }
 }

@@ -1,9 +1,12 @@
 #include "comm/mpi/launcher.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+#include <vector>
 
 namespace starling::detail {
 namespace {
@@ -41,6 +44,17 @@ Launcher read_launcher() {
                        : !variable({"PMIX_RANK", "PMI_RANK"}).empty();
   launcher.alone = variable({"STARLING_ALONE"}) == "1";
   return launcher;
+}
+
+void leave_launcher() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    for (const char* of : {"OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_PROCID", "SLURM_STEP_"}) {
+      if (name.starts_with(of)) names.push_back(name);
+    }
+  }
+  for (const std::string& name : names) ::unsetenv(name.c_str());
 }
 
 bool apart(const Launcher& launcher, int found) {

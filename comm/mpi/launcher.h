@@ -16,6 +16,14 @@ struct Launcher {
 };
 Launcher read_launcher();
 
+/// Undoes mpirun's default binding to cores. Open MPI 5 does not tell whether it was the default:
+/// it is assumed if the process is bound to a single core, unless the user has set Open MPI 4's
+/// variable.
+void widen_binding();
+
+/// From now on this process, and those that it starts, are alone for whatever asks the environment.
+void leave_launcher();
+
 /// Whether more processes were started than the `found` ranks that MPI has connected, so that each
 /// would train alone.
 bool apart(const Launcher& launcher, int found);

@@ -121,10 +121,9 @@ bool on_one_core() {
   return cores_in(mine) == 1 && cores_in(all) > 1;
 }
 
-/// Undoes mpirun's default binding to cores. Open MPI 5 does not tell whether it was the default:
-/// it is assumed if the process is bound to a single core, unless the user has set Open MPI 4's
-/// variable.
-void widen_binding() {
+}  // namespace
+
+void detail::widen_binding() {
   if (std::getenv("OMPI_MCA_hwloc_base_binding_policy")) return;
   if (!std::getenv("OMPI_MCA_orte_bound_at_launch") &&
       !(std::getenv("PRTE_LAUNCHED") && on_one_core()))
@@ -133,8 +132,6 @@ void widen_binding() {
   std::memset(&all, 0xff, sizeof all);  // the kernel keeps those that the container allows
   sched_setaffinity(0, sizeof all, &all);
 }
-
-}  // namespace
 
 MpiSession::MpiSession() {
   const detail::Launcher launcher = detail::read_launcher();
@@ -149,7 +146,7 @@ MpiSession::MpiSession() {
     return;
   }
   if (detail::foreign(launcher, mpi_library_version())) refuse_alone();
-  widen_binding();  // before MPI starts threads, which inherit it
+  detail::widen_binding();  // before MPI starts threads, which inherit it
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) {
@@ -203,7 +200,9 @@ void MpiSession::watch_ranks() {
   if (surviving_) pulse->survive_losses();
 }
 
-MpiSession::~MpiSession() {
+MpiSession::~MpiSession() { leave(); }
+
+void MpiSession::leave() {
   if (!active_) return;
   const bool survived = recoveries > 0;
   ++recoveries;        // ends the limit of an earlier one
@@ -220,6 +219,10 @@ MpiSession::~MpiSession() {
   pulse->close();
   pulse.reset();
   MPI_Finalize();
+  active_ = false;
+  rank_ = 0;
+  size_ = 1;
+  detail::leave_launcher();
 }
 
 void MpiSession::expect_heartbeats(double limit_seconds) {

@@ -33,6 +33,11 @@ class MpiSession {
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
+  /// Finalises MPI before the end, as ranks that have other ways to each other need it no more:
+  /// they then end as processes that were started alone. Collective; all transports over MPI must
+  /// be destroyed before.
+  void leave();
+
   bool active() const { return active_; }
   int rank() const { return rank_; }
   int size() const { return size_; }

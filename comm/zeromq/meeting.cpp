@@ -36,14 +36,13 @@ std::string refusal(Socket& socket) {
 
 }  // namespace
 
-ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> messages,
-                       double timeout_seconds)
-    : messages_(std::move(messages)), timeout_(timeout_seconds), port_(std::move(port)) {
+ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, Transport* messages, double timeout_seconds)
+    : timeout_(timeout_seconds), port_(std::move(port)) {
   const std::scoped_lock lock(port_->mutex);
   set_roster_ranks();
-  if (messages_) {
+  if (messages) {
     hello_.identity = port_->identity;
-    on_all_ranks(*messages_, [&] {
+    on_all_ranks(*messages, [&] {
       const std::vector<int> others = partners_of(nullptr, size(), rank());
       call(others);
       connect(others, std::min(timeout_seconds, kMostConnectSeconds), ExitCode::kUsage);

@@ -200,7 +200,7 @@ std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> mess
                                                  double timeout_seconds,
                                                  std::shared_ptr<Membership>* membership) {
   const std::shared_ptr<detail::Port> port = detail::open_port(*messages, settings);
-  auto wire = detail::make_zeromq_wire(port, std::move(messages), timeout_seconds);
+  auto wire = detail::make_zeromq_wire(port, messages.get(), timeout_seconds);
   if (membership) *membership = std::make_shared<detail::ZeroMqMembership>(port);
   return detail::make_wire_transport(std::move(wire), timeout_seconds);
 }

@@ -62,7 +62,7 @@ struct Port {
 
 /// The wire between the ranks of the port's roster, which are those of `messages`; or, without
 /// `messages`, the next one, between those that are left and who joins (Membership::regroup()).
-std::unique_ptr<Wire> make_zeromq_wire(std::shared_ptr<Port> port,
-                                       std::unique_ptr<Transport> messages, double timeout_seconds);
+std::unique_ptr<Wire> make_zeromq_wire(std::shared_ptr<Port> port, Transport* messages,
+                                       double timeout_seconds);
 
 }  // namespace starling::detail

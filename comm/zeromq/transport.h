@@ -31,9 +31,9 @@ struct ZeroMqSettings {
   std::map<std::string, std::string> identity = {};
 };
 
-/// A transport over ZeroMQ between the ranks of `messages`, which it keeps. Collective. AgreedError
-/// (kUsage) for wrong settings and where this build has no ZeroMQ, (kLost) if ranks do not reach
-/// each other.
+/// A transport over ZeroMQ between the ranks of `messages`, by which they meet. Collective.
+/// AgreedError (kUsage) for wrong settings and where this build has no ZeroMQ, (kLost) if ranks do
+/// not reach each other.
 std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> messages,
                                                  const ZeroMqSettings& settings,
                                                  double timeout_seconds,

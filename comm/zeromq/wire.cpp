@@ -270,10 +270,9 @@ void ZeroMqWire::look_at_connections() {
   }
 }
 
-std::unique_ptr<Wire> make_zeromq_wire(std::shared_ptr<Port> port,
-                                       std::unique_ptr<Transport> messages,
+std::unique_ptr<Wire> make_zeromq_wire(std::shared_ptr<Port> port, Transport* messages,
                                        double timeout_seconds) {
-  return std::make_unique<ZeroMqWire>(std::move(port), std::move(messages), timeout_seconds);
+  return std::make_unique<ZeroMqWire>(std::move(port), messages, timeout_seconds);
 }
 
 }  // namespace detail

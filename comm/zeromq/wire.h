@@ -84,8 +84,7 @@ struct Peer {
 /// In two files: meeting.cpp, how ranks come to know each other; wire.cpp, messages between them.
 class ZeroMqWire final : public Wire {
  public:
-  ZeroMqWire(std::shared_ptr<Port> port, std::unique_ptr<Transport> messages,
-             double timeout_seconds);
+  ZeroMqWire(std::shared_ptr<Port> port, Transport* messages, double timeout_seconds);
   ~ZeroMqWire() override;
 
   std::string name() const override { return "zeromq"; }
@@ -134,7 +133,6 @@ class ZeroMqWire final : public Wire {
   Peer& peer(int rank) { return *peers_.at(static_cast<std::size_t>(rank)); }
   const Peer& peer(int rank) const { return *peers_.at(static_cast<std::size_t>(rank)); }
 
-  std::unique_ptr<Transport> messages_;  ///< of the same ranks
   double timeout_;
   std::shared_ptr<Port> port_;
   Hello hello_;

@@ -20,9 +20,7 @@ std::string source_of(const TrainOptions& options) {
   return options.config.empty() ? options.evaluate : options.config;
 }
 
-namespace {
-
-nlohmann::json read_config(const TrainOptions& options) {
+nlohmann::json given_config(const TrainOptions& options) {
   const std::string source = source_of(options);
   nlohmann::json config = options.config.empty()
                               ? config_of_model(read_described(source, false), source)
@@ -78,10 +76,8 @@ nlohmann::json read_config(const TrainOptions& options) {
   return config;
 }
 
-}  // namespace
-
 TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank) {
-  nlohmann::json config = read_config(options);
+  nlohmann::json config = given_config(options);
   const std::string source = source_of(options);
   DataUse use;
   if (!options.evaluate.empty())

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/training/config/options.h"
@@ -10,8 +11,10 @@ namespace starling {
 /// The file that errors of a config name: the config, or the model file that holds it.
 std::string source_of(const TrainOptions& options);
 
-/// The config that a command line asks for, read for so many ranks: its file, or that of the model
-/// under test, with the values of --set and of the other options. With --elastic another topology
+/// The config that a command line asks for, as it is written: its file, or that of the model under
+/// test, with the values of --set and of the other options. Error(kUsage).
+nlohmann::json given_config(const TrainOptions& options);
+/// The same, read for so many ranks. With --elastic another topology
 /// takes the place of one that these ranks cannot have; `first_rank` says so. Error(kUsage).
 TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank);
 

@@ -104,6 +104,9 @@ ElasticSettings read_elastic(ConfigSection& root) {
       "processes that know the secret may join while it runs (`--join`), and the others go "
       "on without a rank that is lost, from what they have in memory; needs sync.transport "
       "zeromq, and gossip, gossip_diloco or diloco");
+  elastic.read("rejoin", settings.rejoin, Range::closed(0, 1e6),
+               "with join: how often a rank that was killed or has crashed is started again on its "
+               "host, and joins");
   elastic.finish();
   return settings;
 }

@@ -34,6 +34,7 @@ struct ElasticSettings {
   bool survive = false;
   /// Ranks may join by --join, and a lost one does not end the others
   bool join = false;
+  std::int64_t rejoin = 3;  ///< with it: how often a rank that dies is started again
 };
 ElasticSettings read_elastic(ConfigSection& root);
 
