@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks that join a run (--join), as processes: of an mpirun, of a run that began with one rank; one
-# that is killed and comes back; what is refused, while the run goes on.
+# Ranks that join a run (--join), as processes: of an mpirun, of a run that began with one rank; those
+# that are killed and come back, by themselves too; what is refused, while the run goes on.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cat >run.json <<'END'
 {
@@ -22,7 +22,7 @@ begin() { # RUN OPTION...: its first rank
   until_there "$1"
 }
 until_there() { # RUN: until it can be joined
-  for _ in $(seq 300); do
+  for _ in $(seq 1200); do
     [ -e "$1/job.json" ] && return
     sleep 0.05
   done
@@ -36,7 +36,7 @@ join() { # RUN NAME OPTION...: one rank more, in the background
   jobs+=("$last")
 }
 says() { # LOG COUNT PATTERN: until so many lines match it
-  for _ in $(seq 400); do
+  for _ in $(seq 1200); do
     [ "$(grep -acE "$3" "$1")" -ge "$2" ] && return
     sleep 0.05
   done
@@ -86,8 +86,23 @@ first=$(cat two.pid.0)
 end two two.0.log 4
 verify "one after the other" grep -aq "on 4 ranks in place of 3" two.0.log
 
+# Ranks of an mpirun that die come back by themselves, the first one too.
+name=back
+NAME=$work/$name mpirun --oversubscribe -n 3 -x NAME bash -c "$as_rank" _ "$train" run.json --output "$name" >"$name.log" 2>&1 &
+jobs=($!)
+until_there "$name"
+verify "$name: trains" wait_for_lines "$name" 3
+kill -KILL "$(ps -o pid= --ppid "$(cat "$name.pid.1")")"
+verify "$name: it joins again" says "$name.log" 1 "was ended by signal 9; joins $name again, 1 of 3 times"
+verify "$name: and is in" says "$name.log" 1 "on 3 ranks in place of 2"
+kill -KILL "$(ps -o pid= --ppid "$(cat "$name.pid.0")")"
+verify "$name: so does the first one" says "$name.log" 2 "on 3 ranks in place of 2"
+steps_from "$name"
+first=$(cat "$name.pid.2")
+end "$name" "$name.log" 3
+
 # One rank, then three; one is killed and comes back, then the first one is. There is no checkpoint
-# to go back to. diloco's ranks compare digests of what must be equal whenever they go on.
+# to go back to. A rank notices a loss itself, or hears of it from another one. diloco's ranks compare digests of what must be equal whenever they go on.
 for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}' '{"type": "diloco", "period": 20}'; do
   name=$(sed -E 's/.*"type": "([a-z_]*)".*/\1/' <<<"$algorithm")
   begin "$name" --set "sync.algorithm=$algorithm"
@@ -99,7 +114,7 @@ for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}' 
   kill -KILL "$last"
   wait "$last"
   unset 'jobs[2]'
-  verify "$name: the others go on" says "$name.0.log" 1 "rank 2 is lost: .*; going on without a restart, on 2 of 3 ranks, from step [1-9]"
+  verify "$name: the others go on" says "$name.0.log" 1 "(rank 2 is lost: |goes on without one that it has lost).*; going on without a restart, on 2 of 3 ranks, from step [1-9]"
   verify "$name: from memory" test ! -e "$name/checkpoints"
   steps_from "$name"
   join "$name" 3
@@ -109,7 +124,7 @@ for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}' 
   wait "$first"
   jobs=("${jobs[@]:1}")
   first=${jobs[0]}
-  verify "$name: also without the first one" says "$name.1.log" 1 "rank 0 is lost: .*; going on without a restart, on 2 of 3 ranks, from step [1-9]"
+  verify "$name: also without the first one" says "$name.1.log" 1 "(rank 0 is lost: |goes on without one that it has lost).*; going on without a restart, on 2 of 3 ranks, from step [1-9]"
   join "$name" 4
   verify "$name: whose place is taken" says "$name.1.log" 1 "elastic: from step .* on 3 ranks in place of 2"
   steps_from "$name"
