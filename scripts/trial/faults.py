@@ -63,7 +63,10 @@ class Run:
         os.makedirs(folder)
         sync = {"transport": "zeromq", "timeout_s": 20, **ALGORITHMS[options.algorithm]}
         asynchronous = {"deterministic": False} if "quorum" in options.algorithm else {}
-        write_config(folder, model={"type": "mlp", "hidden": [options.width, options.width]}, batch_size=32, steps=10**8, sync=sync, elastic={"join": True, "rejoin": 1000}, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0}, log_every=EVERY, **asynchronous)
+        # The letters of these pages: a loss that goes on falling for long
+        text = {"type": "text", "path": f"{jobs.ROOT}/docs/*.md", "sequence_length": 32}
+        model = {"type": "gpt2", "layers": 2, "heads": 2, "width": options.width, "context": 32}
+        write_config(folder, model=model, data=text, batch_size=4, steps=10**8, sync=sync, elastic={"join": True, "rejoin": 1000}, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0}, log_every=EVERY, **asynchronous)
         self.log = open(folder + "/log", "w")
         self.job = jobs.start([*jobs.MPIRUN, options.ranks, TRAIN, folder + "/config.json", "--output", self.run], stdout=self.log, stderr=self.log, env=jobs.environment(), preexec_fn=jobs.die_with_parent)
 
@@ -142,7 +145,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="quorum")
     parser.add_argument("--ranks", type=positive, default=3)
-    parser.add_argument("--width", type=positive, default=256, help="of the model's layers")
+    parser.add_argument("--width", type=positive, default=32, help="of the model's layers")
     parser.add_argument("--seconds", type=float, default=300.0, help="that each of the two runs trains for")
     parser.add_argument("--every", type=float, default=20.0, help="seconds from one fault to the next")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
