@@ -10,6 +10,8 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "apps/training/config/given_config.h"
 #include "apps/training/joining.h"
@@ -25,6 +27,9 @@ int told = -1;  ///< a child's end of the pipe to its parent
 /// How often the config lets a rank come back; 0 also where it cannot be read, which is told later.
 std::int64_t rejoins(TrainOptions options) {
   if (!options.join.empty()) options.config = job_file(options.join);
+  // What a pipe gives can be read once.
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(options.config, none)) return 0;
   try {
     const nlohmann::json elastic = given_config(options).value("elastic", nlohmann::json::object());
     return elastic.value("join", false) ? elastic.value("rejoin", ElasticSettings().rejoin) : 0;

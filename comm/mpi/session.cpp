@@ -200,9 +200,17 @@ void MpiSession::watch_ranks() {
   if (surviving_) pulse->survive_losses();
 }
 
-MpiSession::~MpiSession() { leave(); }
+MpiSession::~MpiSession() { finalise(); }
 
 void MpiSession::leave() {
+  finalise();
+  active_ = false;
+  rank_ = 0;
+  size_ = 1;
+  detail::leave_launcher();
+}
+
+void MpiSession::finalise() {
   if (!active_) return;
   const bool survived = recoveries > 0;
   ++recoveries;        // ends the limit of an earlier one
@@ -219,10 +227,6 @@ void MpiSession::leave() {
   pulse->close();
   pulse.reset();
   MPI_Finalize();
-  active_ = false;
-  rank_ = 0;
-  size_ = 1;
-  detail::leave_launcher();
 }
 
 void MpiSession::expect_heartbeats(double limit_seconds) {

@@ -78,6 +78,7 @@ class MpiSession {
   [[noreturn]] void abort(ExitCode code, const std::string& message);
 
  private:
+  void finalise();
   void watch_ranks();
   std::vector<LostRank> muster();
 

@@ -33,7 +33,6 @@ ALGORITHMS = {
     "gossip": {"algorithm": "gossip"},
     "gossip_diloco": {"algorithm": {"type": "gossip_diloco", "period": 20}},
     "diloco": {"algorithm": {"type": "diloco", "period": 20}},
-    "quorum": {"algorithm": {"type": "diloco", "period": 20, "quorum": 2}},
 }
 FAULTS = ("kill", "stop", "slow")
 
@@ -62,11 +61,10 @@ class Run:
         self.run, self.options, self.longest = folder + "/run", options, 0.0
         os.makedirs(folder)
         sync = {"transport": "zeromq", "timeout_s": 20, **ALGORITHMS[options.algorithm]}
-        asynchronous = {"deterministic": False} if "quorum" in options.algorithm else {}
         # The letters of these pages: a loss that goes on falling for long
         text = {"type": "text", "path": f"{jobs.ROOT}/docs/*.md", "sequence_length": 32}
         model = {"type": "gpt2", "layers": 2, "heads": 2, "width": options.width, "context": 32}
-        write_config(folder, model=model, data=text, batch_size=4, steps=10**8, sync=sync, elastic={"join": True, "rejoin": 1000}, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0}, log_every=EVERY, **asynchronous)
+        write_config(folder, model=model, data=text, batch_size=4, steps=10**8, sync=sync, elastic={"join": True, "rejoin": 1000}, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0}, log_every=EVERY)
         self.log = open(folder + "/log", "w")
         self.job = jobs.start([*jobs.MPIRUN, options.ranks, TRAIN, folder + "/config.json", "--output", self.run], stdout=self.log, stderr=self.log, env=jobs.environment(), preexec_fn=jobs.die_with_parent)
 
@@ -74,7 +72,7 @@ class Run:
         return [json.loads(line) for line in read(self.run + "/metrics.jsonl").splitlines() if line.endswith("}")]
 
     def losses(self):
-        """(samples up to a line, loss): samples of ranks' steps that were left out do not count."""
+        """(samples up to a line, loss)."""
         total, result = 0.0, []
         for line in self.lines():
             if "loss" in line:
@@ -143,7 +141,7 @@ def loss_at(losses, samples):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default="quorum")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="diloco")
     parser.add_argument("--ranks", type=positive, default=3)
     parser.add_argument("--width", type=positive, default=32, help="of the model's layers")
     parser.add_argument("--seconds", type=float, default=300.0, help="that each of the two runs trains for")
