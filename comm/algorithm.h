@@ -151,11 +151,14 @@ class Algorithm {
     std::int64_t step = 0;
     std::vector<int> participants;  ///< ranks, ascending
     bool stop = false;              ///< all ranks stop after this step
+    bool join = false;              ///< or a rank joins them
   };
   /// Those since the last call, the same on all ranks.
   virtual std::vector<Meeting> take_meetings() { return {}; }
   /// With AlgorithmSteps::leaves_out: this rank was told to stop, which the next meeting says.
   virtual void ask_to_stop() {}
+  /// The same for a rank that waits to join.
+  virtual void ask_to_join() {}
 
  protected:
   int ranks() const { return site_.transport.size(); }

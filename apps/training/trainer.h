@@ -54,6 +54,7 @@ class Trainer {
   /// What ranks have agreed on since the last call.
   std::vector<Algorithm::Meeting> take_meetings() { return std::exchange(meetings_, {}); }
   void ask_to_stop() { algorithm_->ask_to_stop(); }
+  void ask_to_join() { algorithm_->ask_to_join(); }
   /// Steps since the current algorithm began.
   std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
   /// Called while the model's tensors are those being tested. Null functions are skipped.

@@ -266,6 +266,7 @@ void TrainingRun::note_meetings() {
   for (const Algorithm::Meeting& meeting : trainer_.take_meetings()) {
     const std::int64_t steps = meeting.step + 1;
     if (meeting.stop) stop_step_ = steps;
+    if (meeting.join) join_step_ = steps;
     if (!writer_) continue;
     MetricsLine line;
     line.step = steps;
@@ -376,6 +377,7 @@ bool TrainingRun::asked_to_join() {
 }
 
 bool TrainingRun::joins_now() const {
+  if (trainer_.algorithm().steps.leaves_out) return step() == join_step_;
   return join_agreed_ && trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every == 0;
 }
 
@@ -387,6 +389,7 @@ bool TrainingRun::stop_agreed() {
   }
   if (trainer_.algorithm().steps.leaves_out) {
     if (stop_requested()) trainer_.ask_to_stop();
+    if (!join_agreed_ && (join_agreed_ = asked_to_join())) trainer_.ask_to_join();
     return step() == stop_step_;
   }
   const bool apart = trainer_.algorithm().steps.asynchronous;

@@ -133,7 +133,8 @@ class TrainingRun {
   Joining joining_;
   bool join_agreed_ = false;  ///< a process waits, and all ranks know it
   bool joins_ = false, after_loss_ = false;
-  std::int64_t stop_step_ = -1;  ///< at which ranks agreed to stop in a meeting; -1: none
+  /// At which ranks agreed to stop in a meeting, or that one joins; -1: none
+  std::int64_t stop_step_ = -1, join_step_ = -1;
   std::optional<EvaluationResult> result_;
   std::optional<CheckpointFolder::Best> best_;
   bool is_best_ = false;  ///< the newest test

@@ -194,7 +194,8 @@ DiLoCoQuorum read_quorum(ConfigSection& config, const DiLoCoSettings& settings) 
   DiLoCoQuorum quorum;
   config.read("quorum", quorum.ranks, Range::closed(0, 1e6),
               "ranks whose differences an outer step needs; others are waited for as long as they "
-              "usually take after that; 0: all are needed");
+              "usually take after that; 0: all are needed; with elastic.join, all where there are "
+              "fewer ranks than that");
   const std::int64_t grace_ms =
       config.integer("grace_ms", 1000, Range::closed(0, 1e7),
                      "most milliseconds that an outer step waits for others after the quorum");
@@ -271,7 +272,7 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                     .undo = "\"quorum\": 0",
                     .leaves_out = waits_for_some,
                     .restarts_updates = settings.states == StatesAt::kReset,
-                    .joins_every = waits_for_some ? 0 : settings.period},
+                    .joins_every = settings.period},
           .equality = equality,
           .cost = {.exchanges = {{.what = waits_for_some ? PlannedExchange::kGatheredModels
                                                          : PlannedExchange::kModels,

@@ -66,7 +66,8 @@ std::vector<double> QuorumWord::numbers(int ranks) const {
   all[kKind] = kind;
   all[kOuter] = static_cast<double>(outer);
   all[kWeight] = weight;
-  all[kStop] = stop ? 1.0 : 0.0;
+  all[kStop] = asks.stop ? 1.0 : 0.0;
+  all[kJoin] = asks.join ? 1.0 : 0.0;
   all[kGrace] = grace;
   all[kBytes] = static_cast<double>(bytes);
   all[kCode] = code;
@@ -89,7 +90,7 @@ QuorumWord QuorumWord::read(const double* numbers, int ranks, int from) {
   if (word.kind < kDifference) fail(ExitCode::kUsage, "quorum", "a message of kind {}", word.kind);
   word.outer = static_cast<std::int64_t>(number(kOuter, "outer step", kMost));
   word.weight = numbers[kWeight];
-  word.stop = numbers[kStop] != 0.0;
+  word.asks = {numbers[kStop] != 0.0, numbers[kJoin] != 0.0};
   word.bytes = static_cast<std::int64_t>(number(kBytes, "length", kMost));
   word.code = static_cast<int>(number(kCode, "code", 255));
   if (word.kind != kDecision) return word;
@@ -218,7 +219,7 @@ void Quorum::read_word(int j) {
     from.paused = true;
     return;
   }
-  decisions_[word.outer] = {word.outer, std::move(word.weights), word.stop};
+  decisions_[word.outer] = {word.outer, std::move(word.weights), word.asks};
   grace_ = word.grace;
   await_word(j);
 }
@@ -246,7 +247,7 @@ void Quorum::take_answer(int j) {
   from.heard_at = now();
   if (from.last.outer == outer_)
     answers_[static_cast<std::size_t>(j)] = {
-        true, from.last.weight, now(), from.announced_at, from.last.stop, from.refused};
+        true, from.last.weight, now(), from.announced_at, from.last.asks, from.refused};
   await_word(j);
 }
 
@@ -290,12 +291,12 @@ const Tensor& Quorum::message() {
   return mine_->bytes;
 }
 
-void Quorum::send(double weight, bool stop, std::int64_t step) {
+void Quorum::send(double weight, QuorumAsks asks, std::int64_t step) {
   Answer& own = answers_[static_cast<std::size_t>(rank())];
   require(!own.there, "quorum", "the difference of outer step {} was sent", outer_);
   step_ = step;
-  own = {true, weight, now(), now(), stop};
-  QuorumWord word{.weight = weight, .stop = stop};
+  own = {true, weight, now(), now(), asks};
+  QuorumWord word{.weight = weight, .asks = asks};
   if (weight != 0.0) {
     word.bytes = formats_[layout(outer_)].bytes;
     word.code = formats_[layout(outer_)].code;
@@ -339,12 +340,13 @@ void Quorum::decide() {
   for (int j = 0; j < ranks(); ++j) {
     const Answer& of = answer(j);
     decision.weights.push_back(of.there ? of.weight : 0.0);
-    decision.stop = decision.stop || (of.there && of.stop);
+    decision.asks.stop = decision.asks.stop || (of.there && of.asks.stop);
+    decision.asks.join = decision.asks.join || (of.there && of.asks.join);
   }
   tell_missing(decision);
   grace_ = quorum_grace(spreads_.values(), inner_steps_.median(), settings_.grace_seconds);
   send_word({.kind = QuorumWord::kDecision,
-             .stop = decision.stop,
+             .asks = decision.asks,
              .grace = grace_,
              .weights = decision.weights},
             step_);

@@ -39,6 +39,11 @@ struct QuorumSettings {
   double most_weight = 1e9;        ///< of a difference, for each outer step up to its own
 };
 
+/// What a rank asks of all at the next decision: to stop, or to let in a rank that waits to join.
+struct QuorumAsks {
+  bool stop = false, join = false;
+};
+
 /// What all ranks' differences of a kind are like.
 struct QuorumFormat {
   int code = 0;  ///< DifferenceCode::number()
@@ -49,11 +54,21 @@ struct QuorumFormat {
 /// The numbers that a rank sends to all others ahead of a difference, or instead of one.
 struct QuorumWord {
   enum Kind : int { kDifference = 1, kDecision, kPause };
-  enum Field : std::size_t { kKind, kOuter, kWeight, kStop, kGrace, kBytes, kCode, kWeights };
+  enum Field : std::size_t {
+    kKind,
+    kOuter,
+    kWeight,
+    kStop,
+    kJoin,
+    kGrace,
+    kBytes,
+    kCode,
+    kWeights
+  };
   int kind = kDifference;
   std::int64_t outer = 0;
   double weight = 0.0;
-  bool stop = false;
+  QuorumAsks asks;
   double grace = 0.0;
   std::int64_t bytes = 0;  ///< of the difference that follows; 0: none does
   int code = 0;
@@ -70,7 +85,7 @@ struct QuorumWord {
 struct QuorumDecision {
   std::int64_t outer = -1;
   std::vector<double> weights;  ///< by rank; 0: its difference was not there in time
-  bool stop = false;            ///< a rank that answered had been told to stop
+  QuorumAsks asks;              ///< of any rank that answered
   std::vector<int> participants() const;
 };
 
@@ -118,7 +133,7 @@ class Quorum {
   const Tensor& message();
   /// Starts sending what is in message(). With weight 0 it sends the word alone: that this rank has
   /// nothing to add and need not be waited for. Once an outer step at most.
-  void send(double weight, bool stop, std::int64_t step);
+  void send(double weight, QuorumAsks asks, std::int64_t step);
   /// Whether the decision and all differences that it takes are here.
   bool complete() const;
   /// Waits for that. `step`: of the outer step, for errors.
@@ -158,7 +173,8 @@ class Quorum {
   struct Answer {
     bool there = false;
     double weight = 0.0, at = 0.0, announced_at = 0.0;
-    bool stop = false, refused = false;
+    QuorumAsks asks;
+    bool refused = false;
   };
   struct Message {
     Tensor bytes;

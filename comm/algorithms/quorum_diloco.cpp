@@ -40,12 +40,13 @@ class QuorumDiLoCo final : public Averages {
         begins_(index(buckets())),
         trained_(of_fragment_.size()),
         carried_weights_(of_fragment_.size()),
-        quorum_(site.transport, site.backend,
-                {.ranks = static_cast<int>(quorum.ranks),
-                 .grace_seconds = quorum.grace_seconds,
-                 .timeout_seconds = site.timeout_seconds,
-                 .most_weight = static_cast<double>(apart())},
-                lay_out()) {
+        quorum_(
+            site.transport, site.backend,
+            {.ranks = static_cast<int>(std::min<std::int64_t>(quorum.ranks, site.transport.size())),
+             .grace_seconds = quorum.grace_seconds,
+             .timeout_seconds = site.timeout_seconds,
+             .most_weight = static_cast<double>(apart())},
+            lay_out()) {
     std::int64_t largest = 0;
     for (int b = 0; b < buckets(); ++b)
       largest = std::max(largest, bucket(b).parameters.elements());
@@ -72,10 +73,6 @@ class QuorumDiLoCo final : public Averages {
     outer_.join();
     quorum_.pause(info_.step);
     ended_ = 0.0;  // what comes before the next step is no training
-    if (!carries_) return;
-    on_update_stream(site_.backend, [&] {
-      site_.backend.copy_from_host(carried_weights_.data(), kept_weights());
-    });
   }
   void resume(std::int64_t step) override {
     Averages::resume(step);
@@ -91,7 +88,8 @@ class QuorumDiLoCo final : public Averages {
   }
   std::int64_t take_left_out() override { return std::exchange(left_out_, 0); }
   std::vector<Meeting> take_meetings() override { return std::exchange(meetings_, {}); }
-  void ask_to_stop() override { stop_ = true; }
+  void ask_to_stop() override { asks_.stop = true; }
+  void ask_to_join() override { asks_.join = true; }
 
  protected:
   bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
@@ -169,9 +167,10 @@ class QuorumDiLoCo final : public Averages {
     const std::vector<int>& of = of_fragment_[f];
     const bool late = quorum_.decided(), sends = !late && weight > 0.0;
     for (std::size_t k = 0; sends && k < of.size(); ++k) encode(of[k], own, carried);
-    if (!late) quorum_.send(weight, stop_, info_.step);
+    if (!late) quorum_.send(weight, asks_, info_.step);
     wait_by(of.front(), [&] { decision_ = &quorum_.await(info_.step); });
-    meetings_.push_back({info_.step, decision_->participants(), decision_->stop});
+    meetings_.push_back(
+        {info_.step, decision_->participants(), decision_->asks.stop, decision_->asks.join});
     const bool taken = decision_->weights[index(site_.transport.rank())] > 0.0;
     for (std::size_t k = 0; !taken && weight > 0.0 && k < of.size(); ++k) {
       const StreamScope scope(site_.backend, StreamKind::kUpdate);
@@ -180,6 +179,10 @@ class QuorumDiLoCo final : public Averages {
       if (carries_) take_difference(of[k], own, carried, kept_difference(of[k]));
     }
     carried_weights_[f] = carries_ && !taken ? weight : 0.0;
+    if (!carries_) return;
+    on_update_stream(site_.backend, [&] {
+      site_.backend.copy_from_host(carried_weights_.data(), kept_weights());
+    });
   }
   /// This rank's part of its message. The residual changes, for the case that it takes part.
   void encode(int b, double own, double carried) {
@@ -243,7 +246,7 @@ class QuorumDiLoCo final : public Averages {
   const QuorumDecision* decision_ = nullptr;  ///< of the outer step that is being taken
   std::vector<Meeting> meetings_;
   std::int64_t left_out_ = 0;
-  bool stop_ = false;
+  QuorumAsks asks_;
   double ended_ = 0.0;  ///< when the last step ended, its outer steps included; 0: unknown
 };
 

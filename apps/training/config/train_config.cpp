@@ -26,8 +26,8 @@ void check_joining(const ConfigSection& root, const SyncSettings& sync) {
   for (const AlgorithmPlan* plan : sync.plans()) {
     if (plan->steps.joins_every == 0)
       root.error(kKey,
-                 "is true, but ranks cannot join {}; allowed: gossip, gossip_diloco, or diloco "
-                 "without a quorum",
+                 "is true, but ranks cannot join {}; allowed: gossip, gossip_diloco, or "
+                 "diloco",
                  plan->label());
   }
 }
@@ -85,6 +85,14 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   }
   config.state.elastic = read_elastic(root);
   if (config.state.elastic.join) check_joining(root, config.sync);
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const auto& [key, count] = config.sync.phase(k).algorithm.needs.least_ranks;
+    if (count > site.ranks && !config.state.elastic.join)  // where more may join
+      root.error(SyncSettings::key(k) + ".algorithm." + key,
+                 "is {}, but there {} {} rank{}; allowed: <= {}", count,
+                 site.ranks == 1 ? "is" : "are", site.ranks, site.ranks == 1 ? "" : "s",
+                 site.ranks);
+  }
   if (config.state.elastic.join && config.state.elastic.survive)
     root.error("elastic.survive",
                "is true, and so is join, which goes on over ZeroMQ; leave one of them out");

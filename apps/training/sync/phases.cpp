@@ -77,11 +77,6 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan,
                "\"deterministic\": false, or {}",
                plan.label(), plan.steps.timing, plan.steps.undo);
   }
-  if (const auto& [key, count] = plan.needs.least_ranks; count > with.site.ranks) {
-    sync.error("algorithm." + key, "is {}, but there {} {} rank{}; allowed: <= {}", count,
-               with.site.ranks == 1 ? "is" : "are", with.site.ranks,
-               with.site.ranks == 1 ? "" : "s", with.site.ranks);
-  }
   if (!plan.needs.fp16_fault.empty() && with.device.compute == DType::kFloat16) {
     sync.error("algorithm", "{} does not go with fp16: {}", plan.label(), plan.needs.fp16_fault);
   }
