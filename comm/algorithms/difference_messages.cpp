@@ -24,7 +24,7 @@ std::string code_name(int number) {
 }
 
 DifferenceMessages::DifferenceMessages(const AlgorithmSite& site, DifferenceCode code)
-    : backend_(site.backend), buckets_(site.buckets), code_(std::move(code)) {
+    : backend_(site.backend), buckets_(site.buckets), code_(code) {
   if (!code_.sparse) return;
   for (const Bucket& bucket : buckets_) {
     std::vector<std::pair<std::int64_t, std::int64_t>> parts;

@@ -33,8 +33,7 @@ class QuorumDiLoCo final : public Averages {
         carries_(quorum.carry),
         rule_(make_outer_rule(settings, 1.0, blend)),
         // A single rank encodes nothing
-        code_(site.transport.size() > 1 ? std::move(code)
-                                        : DifferenceCode{.error_decay = code.error_decay}),
+        code_(site.transport.size() > 1 ? code : DifferenceCode{.error_decay = code.error_decay}),
         messages_(site, code_),
         of_fragment_(static_cast<std::size_t>(settings.fragments)),
         begins_(index(buckets())),

@@ -477,6 +477,7 @@ static float choose(const T* v, Index n, Index chosen, std::int32_t* keys, std::
       pivot += step;
   }
   constexpr Index kFew = 16;
+  // NOLINTNEXTLINE(bugprone-infinite-loop): cut() changes the bounds
   while (high - low > 1 && above_low - above_high > kFew) cut(low + (high - low) / 2);
   std::int32_t least = high;  // of the chosen
   if (high - low > 1) {
