@@ -51,6 +51,8 @@ constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
 
 /// Lines of metrics that may await the numbers of ranks which others do not wait for.
 constexpr std::size_t kMostPosted = 64;
+/// More than Quorum::kMostKept outer steps: lines hold nobody that outer steps do not hold.
+constexpr std::size_t kOuterStepsApart = 5;
 
 /// Ranks whose waits a line of metrics has each; of more there would be too many.
 constexpr int kMostRanksNamed = 64;
@@ -229,7 +231,9 @@ void TrainingRun::post_owed_metrics() {
 }
 
 void TrainingRun::post_metrics(std::int64_t of_step) {
-  const std::size_t most = trainer_.algorithm().steps.leaves_out ? kMostPosted : 1;
+  const AlgorithmSteps& steps = trainer_.algorithm().steps;
+  const auto between = static_cast<std::size_t>(steps.joins_every / config_.output.log_every);
+  const std::size_t most = steps.leaves_out ? kMostPosted + kOuterStepsApart * between : 1;
   while (posted_.size() >= most) emit_metrics();
   catch_up();
   const auto ranks = static_cast<std::size_t>(transport_.size());

@@ -30,14 +30,10 @@ for line in open(sys.argv[1] + "/metrics.jsonl"):
 
 begin still
 pid=$(cat still.pid.2)
-# More than once: where it stops amid what all wait for, such as a line of metrics, so do the others.
-for _ in $(seq 60); do
-  kill -STOP "$pid" 2>/dev/null || break
-  sleep 0.5
-  kill -CONT "$pid"
-  grep -q "rank 2 is left out" still.log && break
-  sleep 0.05
-done
+kill -STOP "$pid"
+for _ in $(seq 600); do grep -q "rank 2 is left out" still.log && break; sleep 0.05; done
+sleep 0.5
+kill -CONT "$pid"
 wait "$job"
 status=$?
 cp still.log .out
