@@ -172,7 +172,7 @@ Variable Layer::forward(Values inputs, Pass& pass) {
 }
 
 /// The forward pass without a tape; the backward pass does it again with one.
-Variable Layer::run_and_forget(Values inputs, Pass& pass, const Body& body) {
+Variable Layer::run_checkpointed(Values inputs, Pass& pass, const Body& body) {
   Pass again = pass;  // with the same random numbers
   again.recomputing = true;
   again.recompute = Pass::usual_recompute(pass.device);
@@ -201,11 +201,11 @@ Variable Layer::shell(Values inputs, Pass& pass, const Body& body) {
   const TraceSpan span("forward", name_);
   const Tape::Scope scope(pass.tape, name_);
   try {
-    const bool forgets = pass.tape && (block_ == Block::kAlways ||
-                                       (block_ == Block::kWhereAsked && !pass.recomputing &&
-                                        pass.recompute == Recompute::kBlock));
+    const bool checkpoints = pass.tape && (block_ == Block::kAlways ||
+                                           (block_ == Block::kWhereAsked && !pass.recomputing &&
+                                            pass.recompute == Recompute::kBlock));
     Variable y = named("layer", shown(name_), [&] {
-      return forgets ? run_and_forget(inputs, pass, body) : body(inputs, pass);
+      return checkpoints ? run_checkpointed(inputs, pass, body) : body(inputs, pass);
     });
     check_output(inputs, y);
     if (pass.layer_observer) pass.layer_observer(shown(name_), inputs, y);

@@ -97,9 +97,9 @@ class Layer {
   /// Calls begin_values() of the children, then of this layer, after all tensors were initialised.
   void begin(const FirstSamples& samples);
 
-  /// Makes this layer a block of its model, or a part that is recomputed `always`: with
-  /// Pass::recompute kBlock its forward pass keeps its inputs alone, and the backward pass computes
-  /// it again, to the same bits (Chen et al. 2016, arXiv 1604.06174).
+  /// Marks this layer as one of the blocks that its model repeats. With Pass::recompute kBlock the
+  /// forward pass of a block keeps its inputs alone, and the backward pass computes it again, to
+  /// the same bits (Chen et al. 2016, arXiv 1604.06174). `always`: whatever Pass::recompute is.
   void set_block(bool always = false) { block_ = always ? Block::kAlways : Block::kWhereAsked; }
   bool is_block() const { return block_ == Block::kWhereAsked; }
 
@@ -164,7 +164,7 @@ class Layer {
  private:
   enum class Block : std::uint8_t { kNone, kWhereAsked, kAlways };
 
-  Variable run_and_forget(Values inputs, Pass& pass, const Body& body);
+  Variable run_checkpointed(Values inputs, Pass& pass, const Body& body);
   void check_inputs(Values inputs) const;
   void check_output(Values inputs, const Variable& y) const;
   void adopt(const std::string& name, std::unique_ptr<Layer> child, Shapes inputs);

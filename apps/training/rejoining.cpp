@@ -22,9 +22,10 @@
 namespace starling {
 namespace {
 
-int told = -1;  ///< a child's end of the pipe to its parent
+int to_parent = -1;  ///< a child's end of a pipe; -1: this is no child
 
-/// How often the config lets a rank come back; 0 also where it cannot be read, which is told later.
+/// How often the config lets a rank come back; 0 also where it cannot be read: the child reports
+/// that.
 std::int64_t rejoins(TrainOptions options) {
   if (!options.join.empty()) options.config = job_file(options.join);
   // What a pipe gives can be read once.
@@ -88,7 +89,7 @@ void train_in_child(TrainOptions& options) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(static_cast<int>(ExitCode::kLost));
       ::close(ends[0]);
-      told = ends[1];
+      to_parent = ends[1];
       ::sigprocmask(SIG_SETMASK, &before, nullptr);
       if (count == 0) return;
       options.join = run;
@@ -130,7 +131,7 @@ void train_in_child(TrainOptions& options) {
 void come_back_to(const std::string& folder) {
   const std::string line = folder + "\n";
   // A parent that is gone takes this process with it.
-  if (told >= 0 && ::write(told, line.data(), line.size()) < 0) told = -1;
+  if (to_parent >= 0 && ::write(to_parent, line.data(), line.size()) < 0) to_parent = -1;
 }
 
 }  // namespace starling

@@ -82,10 +82,10 @@ std::string memory_text(const MemoryNeed& need) {
                      size_text(need.total()));
 }
 
-/// What activations take by each `recompute`, where the model has blocks.
-std::vector<std::pair<std::string, double>> activations_by_recompute(const TrainConfig& config) {
-  std::vector<std::pair<std::string, double>> result;
-  if (!config.model->has_blocks()) return result;
+/// What activations take with each value of `recompute`; empty if the model has no blocks.
+std::string recompute_text(const TrainConfig& config) {
+  if (!config.model->has_blocks()) return {};
+  std::vector<std::string> parts;
   for (const auto& [name, mode] : {std::pair{"none", Recompute::kNone},
                                    {"cheap", Recompute::kCheap},
                                    {"block", Recompute::kBlock}}) {
@@ -93,15 +93,10 @@ std::vector<std::pair<std::string, double>> activations_by_recompute(const Train
     shape.recompute = mode;
     const ShapeTrace trace =
         trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
-    result.emplace_back(name, static_cast<double>(trace.activation_bytes));
+    parts.push_back(
+        fmt::format("{} {}", name, size_text(static_cast<double>(trace.activation_bytes))));
   }
-  return result;
-}
-std::string recompute_text(const TrainConfig& config) {
-  std::vector<std::string> parts;
-  for (const auto& [name, bytes] : activations_by_recompute(config))
-    parts.push_back(fmt::format("{} {}", name, size_text(bytes)));
-  return parts.empty() ? "" : fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
+  return fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
 }
 
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
