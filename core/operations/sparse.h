@@ -57,7 +57,7 @@ struct SparseEncode {
 /// out's type. Of an element that not all have sent it is that of its senders, or with `of_all`
 /// their sum over all messages' weights; 0 where nobody sent it.
 struct SparseDecode {
-  std::vector<Tensor> messages;  ///< at most 256
+  std::vector<Tensor> messages;
   /// As many, above 0, with sums that fp32 holds, such as counts; empty: 1 each
   std::vector<float> weights;
   Tensor out;

@@ -348,22 +348,15 @@ static void decode(Code kind, int terms, const float* const* heads,
       });
 }
 
-/// How many of n keys, a multiple of kLanes, are above the pivot.
-static inline __attribute__((always_inline)) Index count_above(const std::int32_t* keys, Index n,
+/// How many of n numbers, a multiple of kLanes, have bits of |v| above the pivot.
+template <class T>
+static inline __attribute__((always_inline)) Index count_above(const T* v, Index n,
                                                                std::int32_t pivot) {
   Bits sum0 = {}, sum1 = {};
   Index i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    Bits first, second;
-    __builtin_memcpy(&first, keys + i, sizeof first);
-    __builtin_memcpy(&second, keys + i + kLanes, sizeof second);
-    sum0 -= first > pivot, sum1 -= second > pivot;
-  }
-  if (i < n) {
-    Bits last;
-    __builtin_memcpy(&last, keys + i, sizeof last);
-    sum0 -= last > pivot;
-  }
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
+    sum0 -= sizes_at(v + i) > pivot, sum1 -= sizes_at(v + i + kLanes) > pivot;
+  if (i < n) sum0 -= sizes_at(v + i) > pivot;
   sum0 += sum1;
   Index sum = 0;
   for (Index j = 0; j < kLanes; ++j) sum += sum0[j];
@@ -382,12 +375,6 @@ static inline __attribute__((always_inline)) unsigned mask_of(Bits truth) {
   return mask;
 #endif
 }
-static inline __attribute__((always_inline)) Bits keys_at(const std::int32_t* keys) {
-  Bits result;
-  __builtin_memcpy(&result, keys, sizeof result);
-  return result;
-}
-
 #if defined(__AVX2__) && !defined(__AVX512F__)
 /// Row m: the lanes of the mask m, ascending.
 struct LanesOfMasks {
@@ -401,94 +388,118 @@ struct LanesOfMasks {
 static constexpr LanesOfMasks kLanesOfMasks;
 #endif
 
-/// Places and numbers of the lanes of the mask, of v from place i on; writes kLanes of each.
-/// Without a branch on how many there are: these are in no order that could be foreseen.
-static inline __attribute__((always_inline)) void take_lanes(const float* v, Index i, unsigned mask,
-                                                             [[maybe_unused]] bool whole,
-                                                             std::uint16_t* places, float* values) {
+/// Whole vectors of what is chosen of a block's numbers.
+template <class T>
+struct Chosen {
+  std::uint16_t* places;
+  T* values;
+  Index count = 0;
+};
+
+/// Adds the lanes of the mask, of places `at` and the numbers v; kLanes of both are written,
+/// without a branch on how many there are: these are in no order that could be foreseen.
+static inline __attribute__((always_inline)) void take_lanes(Chosen<float>& chosen, unsigned mask,
+                                                             Bits at, Floats v) {
+  std::uint16_t* places = chosen.places + chosen.count;
+  float* values = chosen.values + chosen.count;
 #if defined(__AVX512F__)
   const auto lanes = static_cast<__mmask16>(mask);
-  const __m512i all =
-      _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                       _mm512_set1_epi32(static_cast<std::int32_t>(i)));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(places),
-                      _mm512_maskz_cvtepi32_epi16(0xffff, _mm512_maskz_compress_epi32(lanes, all)));
-  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(lanes, _mm512_maskz_loadu_ps(lanes, v + i)));
-  return;
+  _mm256_storeu_si256(
+      reinterpret_cast<__m256i*>(places),
+      _mm512_maskz_cvtepi32_epi16(0xffff, _mm512_maskz_compress_epi32(lanes, (__m512i)at)));
+  _mm512_storeu_ps(values, _mm512_maskz_compress_ps(lanes, (__m512)v));
 #elif defined(__AVX2__)
-  if (whole) {
-    const __m256i lanes = _mm256_cvtepu8_epi32(
-        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kLanesOfMasks.of[mask])));
-    _mm256_storeu_ps(values, _mm256_permutevar8x32_ps(_mm256_loadu_ps(v + i), lanes));
-    const __m256i all = _mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<std::int32_t>(i)));
-    _mm_storeu_si128(
-        reinterpret_cast<__m128i*>(places),
-        _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
-    return;
+  const __m256i lanes = _mm256_cvtepu8_epi32(
+      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kLanesOfMasks.of[mask])));
+  const __m256 numbers = _mm256_permutevar8x32_ps((__m256)v, lanes);
+  const __m256i all = _mm256_permutevar8x32_epi32((__m256i)at, lanes);
+  _mm256_storeu_ps(values, numbers);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(places),
+                   _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+#else
+  for (Index to = 0; mask != 0; mask &= mask - 1, ++to) {
+    const int j = __builtin_ctz(mask);
+    places[to] = static_cast<std::uint16_t>(at[j]), values[to] = v[j];
   }
 #endif
-  for (Index count = 0; mask != 0; mask &= mask - 1, ++count) {
-    const Index at = i + __builtin_ctz(mask);
-    places[count] = static_cast<std::uint16_t>(at), values[count] = v[at];
+}
+static inline __attribute__((always_inline)) void take_lanes(Chosen<double>& chosen, unsigned mask,
+                                                             Bits at, const double* v) {
+  for (Index to = chosen.count; mask != 0; mask &= mask - 1, ++to) {
+    const int j = __builtin_ctz(mask);
+    chosen.places[to] = static_cast<std::uint16_t>(at[j]), chosen.values[to] = v[j];
   }
 }
-static inline __attribute__((always_inline)) void take_lanes(const double* v, Index i,
-                                                             unsigned mask, bool,
-                                                             std::uint16_t* places,
-                                                             double* values) {
-  for (Index count = 0; mask != 0; mask &= mask - 1, ++count) {
-    const Index at = i + __builtin_ctz(mask);
-    places[count] = static_cast<std::uint16_t>(at), values[count] = v[at];
-  }
+static inline __attribute__((always_inline)) Floats lanes_at(const float* v) {
+  return numbers_at(v);
+}
+static inline __attribute__((always_inline)) const double* lanes_at(const double* v) { return v; }
+static inline __attribute__((always_inline)) Bits places_at(const std::uint16_t* places) {
+  Bits result;
+#if defined(__AVX512F__)
+  result = (Bits)_mm512_maskz_cvtepu16_epi32(
+      kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(places)));
+#elif defined(__AVX2__)
+  result = (Bits)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(places)));
+#else
+  for (Index j = 0; j < kLanes; ++j) result[j] = places[j];
+#endif
+  return result;
 }
 
-/// The bits of |v| order as |v| does, so the least chosen one is found by halving a range of bits,
-/// which begins around that of the last block; a few that are left in it are sorted.
+/// Takes those of n numbers whose |v| has bits above `low`. Returns the largest bits.
 template <class T>
-static float choose(const T* v, Index n, Index chosen, std::int32_t* keys, std::int32_t& guess,
-                    std::uint16_t* places, T* values) {
-  const Index padded = (n + kLanes - 1) / kLanes * kLanes;
+static __attribute__((noinline)) std::int32_t take_above(const T* v, Index n, std::int32_t low,
+                                                         Chosen<T>& chosen) {
+  Bits most = {}, at;
+  for (Index j = 0; j < kLanes; ++j) at[j] = static_cast<std::int32_t>(j);
   Index i = 0;
-  Bits most = {};
-  for (; i + kLanes <= n; i += kLanes) {
+  for (; i + kLanes <= n; i += kLanes, at += static_cast<std::int32_t>(kLanes)) {
     const Bits sizes = sizes_at(v + i);
     most = larger(sizes, most);
-    __builtin_memcpy(keys + i, &sizes, sizeof sizes);
+    const unsigned mask = mask_of(sizes > low);
+    take_lanes(chosen, mask, at, lanes_at(v + i));
+    chosen.count += __builtin_popcount(mask);
   }
   std::int32_t largest = fold(most, larger<Bits>);
   for (; i < n; ++i) {
-    keys[i] = __builtin_bit_cast(std::int32_t, static_cast<float>(v[i])) & 0x7fffffff;
-    largest = keys[i] > largest ? keys[i] : largest;
+    const auto size = __builtin_bit_cast(std::int32_t, static_cast<float>(v[i])) & 0x7fffffff;
+    largest = size > largest ? size : largest;
+    if (size <= low) continue;
+    chosen.places[chosen.count] = static_cast<std::uint16_t>(i);
+    chosen.values[chosen.count++] = v[i];
   }
-  for (; i < padded; ++i) keys[i] = -1;
-  // At least `chosen` keys are above low, and fewer above high.
-  std::int32_t low = -1, high = largest;
+  return largest;
+}
+
+/// Leaves the `wanted` of largest |v|, the first of equal ones; they lie above `low`, and none
+/// above `high`. The bits of |v| order as |v| does, so the least of them is found by halving a
+/// range of bits; a few that are left in it are sorted. Returns its bits.
+template <class T>
+static std::int32_t keep_largest(Chosen<T>& chosen, Index wanted, std::int32_t low,
+                                 std::int32_t high) {
+  const Index n = chosen.count, padded = (n + kLanes - 1) / kLanes * kLanes;
+  T* values = chosen.values;
+  for (Index i = n; i < padded; ++i) values[i] = T(0), chosen.places[i] = 0;
+  // At least `wanted` are above low, and fewer above high. Padding is above -1, as zeros.
   Index above_low = n, above_high = 0;
-  const auto cut = [&](std::int32_t pivot) __attribute__((always_inline)) {
-    const Index above = count_above(keys, padded, pivot);
-    const bool more = above >= chosen;
-    (more ? low : high) = pivot, (more ? above_low : above_high) = above;
-    return more;
-  };
-  if (low < guess && guess < high) {
-    const bool up = cut(guess);
-    std::int64_t step = up ? 1 << 19 : -(1 << 19), pivot = guess + step;
-    for (; low < pivot && pivot < high && cut(static_cast<std::int32_t>(pivot)) == up; step *= 2)
-      pivot += step;
-  }
   constexpr Index kFew = 16;
-  // NOLINTNEXTLINE(bugprone-infinite-loop): cut() changes the bounds
-  while (high - low > 1 && above_low - above_high > kFew) cut(low + (high - low) / 2);
-  std::int32_t least = high;  // of the chosen
+  while (high - low > 1 && above_low - above_high > kFew) {
+    const std::int32_t pivot = low + (high - low) / 2;
+    const Index above = count_above(values, padded, pivot);
+    const bool more = above >= wanted;
+    (more ? low : high) = pivot, (more ? above_low : above_high) = above;
+  }
+  std::int32_t least = high;
   if (high - low > 1) {
-    std::int32_t few[kFew] = {};
+    std::int32_t few[kFew + 2 * kLanes] = {};
     Index count = 0;
-    for (i = 0; i < padded; i += kLanes) {
-      const Bits at = keys_at(keys + i);
-      for (unsigned in = mask_of((at > low) & (at <= high)); in != 0; in &= in - 1)
-        few[count++] = keys[i + __builtin_ctz(in)];
+    for (Index i = 0; i < padded; i += kLanes) {
+      const Bits sizes = sizes_at(values + i);
+      for (unsigned in = mask_of((sizes > low) & (sizes <= high)); in != 0; in &= in - 1)
+        if (i + __builtin_ctz(in) < n) few[count++] = sizes[__builtin_ctz(in)];
     }
-    const Index rank = chosen - above_high;  // the rank-th largest of them
+    const Index rank = wanted - above_high;  // the rank-th largest of them
     for (Index k = 0; k < rank; ++k) {
       Index best = k;
       for (Index other = k + 1; other < count; ++other)
@@ -498,17 +509,119 @@ static float choose(const T* v, Index n, Index chosen, std::int32_t* keys, std::
     }
     least = few[rank - 1];
   }
-  Index equal = chosen - count_above(keys, padded, least), count = 0;
-  for (i = 0; i < padded; i += kLanes) {
-    const Bits at = keys_at(keys + i);
-    unsigned taken = mask_of(at > least);
-    for (unsigned same = mask_of(at == least); same != 0 && equal > 0; same &= same - 1, --equal)
+  Index equal = wanted - count_above(values, padded, least);
+  chosen.count = 0;
+  for (Index i = 0; i < padded; i += kLanes) {
+    const Bits sizes = sizes_at(values + i);
+    unsigned taken = mask_of(sizes > least);
+    for (unsigned same = mask_of(sizes == least); same != 0 && equal > 0; same &= same - 1, --equal)
       taken |= same & -same;
-    take_lanes(v, i, taken, i + kLanes <= n, places + count, values + count);
-    count += __builtin_popcount(taken);
+    // What is written lies before what is read next.
+    take_lanes(chosen, taken, places_at(chosen.places + i), lanes_at(values + i));
+    chosen.count += __builtin_popcount(taken);
   }
-  guess = least;
+  return least;
+}
+
+/// take_above() of v = x - minus + residual, with residual' = decay · v, while they come from
+/// memory.
+template <bool kMinus, bool kResidual>
+static __attribute__((noinline)) std::int32_t take_differences(const float* x, const float* minus,
+                                                               float* residual, float decay,
+                                                               Index n, std::int32_t low, float* v,
+                                                               Chosen<float>& chosen) {
+  Bits most = {}, at;
+  for (Index j = 0; j < kLanes; ++j) at[j] = static_cast<std::int32_t>(j);
+  for (Index i = 0; i < n; i += kLanes, at += static_cast<std::int32_t>(kLanes)) {
+    Floats number = numbers_at(x + i);
+    if constexpr (kMinus) number = number - numbers_at(minus + i);
+    if constexpr (kResidual) {
+      number = number + numbers_at(residual + i);
+      const Floats rest = decay * number;
+      __builtin_memcpy(residual + i, &rest, sizeof rest);
+    }
+    __builtin_memcpy(v + i, &number, sizeof number);
+    const Bits sizes = (Bits)number & 0x7fffffff;
+    most = larger(sizes, most);
+    const unsigned mask = mask_of(sizes > low);
+    take_lanes(chosen, mask, at, number);
+    chosen.count += __builtin_popcount(mask);
+  }
+  return fold(most, larger<Bits>);
+}
+
+/// Candidates are taken in one pass, by a bound below which the last block chose nothing; of these
+/// few the largest are kept. Where the bound was too high, it goes down until there are enough.
+template <class T>
+static float choose(const T* x, const T* minus, T* residual, T decay, Index n, Index wanted,
+                    std::int32_t& guess, T* v, std::uint16_t* places, T* values) {
+  // A part of the least chosen |v|, in bits: an eighth of an octave
+  constexpr std::int32_t kBelow = 1 << 20;
+  const bool made = minus || residual;
+  Chosen<T> chosen{places, values};
+  std::int32_t low = guess > kBelow ? guess - kBelow : -1, largest = 0;
+  if (low < 0 && n >= 16 * wanted && n >= 1024) {
+    // The first block: by a sample of it
+    constexpr Index kSample = 256;
+    Chosen<T> sample{places, values};
+    if (made) difference(x, minus, static_cast<const T*>(residual), kSample, v);
+    const std::int32_t most = take_above(made ? v : x, kSample, -1, sample);
+    const std::int32_t least = keep_largest(sample, wanted * kSample / n + 1, -1, most);
+    low = least > kBelow ? least - kBelow : -1;
+  }
+  Index done = 0;  // numbers of v that were made and looked at
+  if constexpr (sizeof(T) == sizeof(float)) {
+    done = made ? n / kLanes * kLanes : 0;
+    if (minus && residual)
+      largest = take_differences<true, true>(x, minus, residual, decay, done, low, v, chosen);
+    else if (minus)
+      largest = take_differences<true, false>(x, minus, residual, decay, done, low, v, chosen);
+    else if (residual)
+      largest = take_differences<false, true>(x, minus, residual, decay, done, low, v, chosen);
+  }
+  if (made && done < n) {
+    difference(x + done, minus ? minus + done : nullptr,
+               static_cast<const T*>(residual ? residual + done : nullptr), n - done, v + done);
+    for (Index i = done; residual && i < n; ++i) residual[i] = decay * v[i];
+  }
+  const T* numbers = made ? v : x;
+  for (std::int32_t step = 4 * kBelow; done < n || chosen.count < wanted; step *= 2) {
+    if (done == n) low = low > step ? low - step : -1;
+    chosen.count = 0;
+    largest = take_above(numbers, n, low, chosen);
+    done = n;
+  }
+  guess = keep_largest(chosen, wanted, low, largest);
   return __builtin_bit_cast(float, largest);
+}
+
+/// Places of 12 or 16 bits.
+static void put_places(const std::uint16_t* places, Index n, bool wide, std::uint8_t* to) {
+  if (wide) {
+    for (Index i = 0; i < n; ++i) {
+      to[2 * i] = static_cast<std::uint8_t>(places[i]);
+      to[2 * i + 1] = static_cast<std::uint8_t>(places[i] >> 8);
+    }
+    return;
+  }
+  Index i = 0;
+#if defined(__AVX2__)
+  // Eight at a time are 12 bytes, of 16 that are written.
+  const __m128i low_bytes = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+  for (; i + 11 <= n; i += 8) {
+    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(places + i)),
+                  pairs = _mm_madd_epi16(eight, _mm_set1_epi32(4096 << 16 | 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i / 2 * 3),
+                     _mm_shuffle_epi8(pairs, low_bytes));
+  }
+#endif
+  for (; i < n; i += 2) {
+    const unsigned first = places[i], second = i + 1 < n ? places[i + 1] : 0u;
+    std::uint8_t* pair = to + i / 2 * 3;
+    pair[0] = static_cast<std::uint8_t>(first);
+    pair[1] = static_cast<std::uint8_t>(first >> 8 | second << 4);
+    if (i + 1 < n) pair[2] = static_cast<std::uint8_t>(second >> 4);
+  }
 }
 
 template <class T>
@@ -543,38 +656,88 @@ static float encode_values(int bits, float most, const T* values, Index n, std::
   return scale;
 }
 
+/// A place's sum and the weights of those who sent it, which are read and written as one.
+template <class T>
+struct SumAndWeight {
+  typedef T Pair __attribute__((vector_size(2 * sizeof(T))));
+};
+
 template <class T>
 static void add_values(int bits, float scale, const std::uint8_t* codes, const std::uint8_t* places,
-                       bool wide, Index n, Index last, T weight, T* sum, T* weights) {
-  constexpr Index kPiece = 256;
+                       bool wide, Index n, Index last, T weight, T* sums) {
+  using Pair = typename SumAndWeight<T>::Pair;
   math::with_value_code(
       bits, [&](auto kind) __attribute__((always_inline)) {
         using Kind = decltype(kind);
         const Kind code = Kind::from(&scale);
-        for (Index first = 0; first < n; first += kPiece) {
-          const Index count = n - first < kPiece ? n - first : kPiece;
-          T value[kPiece] = {};
-          std::int32_t place[kPiece] = {};
-          STARLING_LOOP for (Index k = 0; k < count; ++k) value[k] =
-              weight * static_cast<T>(code.decode(math::code_at<Kind>(codes, first + k)));
-          STARLING_LOOP for (Index k = 0; k < count; ++k) place[k] =
-              math::place_at(places, wide, first + k);
-          for (Index k = 0; k < count; ++k) {
-            if (place[k] > last) continue;
-            sum[place[k]] += value[k];
-            weights[place[k]] += weight;
-          }
+        constexpr bool kTable = Kind::kBits < 8;
+        Pair of_code[kTable ? 1 << Kind::kBits : 1];
+        for (int q = 0; kTable && q < 1 << Kind::kBits; ++q)
+          of_code[q] =
+              Pair{weight * static_cast<T>(code.decode(static_cast<std::uint8_t>(q))), weight};
+        const auto add = [&](Index place, std::uint8_t q) __attribute__((always_inline)) {
+          if (place > last) return;
+          Pair sum;
+          __builtin_memcpy(&sum, sums + 2 * place, sizeof sum);
+          if constexpr (kTable)
+            sum += of_code[q];
+          else
+            sum += Pair{weight * static_cast<T>(code.decode(q)), weight};
+          __builtin_memcpy(sums + 2 * place, &sum, sizeof sum);
+        };
+        Index k = 0;
+        // Four places of 12 bits and what follows are eight bytes.
+        for (const Index whole = wide ? -1 : (3 * n + 1) / 2 - 8; k / 2 * 3 <= whole && k + 4 <= n;
+             k += 4) {
+          std::uint64_t four;
+          __builtin_memcpy(&four, places + k / 2 * 3, sizeof four);
+          for (int j = 0; j < 4; ++j)
+            add(static_cast<Index>(four >> 12 * j & 4095), math::code_at<Kind>(codes, k + j));
         }
+        for (; k < n; ++k) add(math::place_at(places, wide, k), math::code_at<Kind>(codes, k));
       });
 }
 
+#if defined(__AVX512F__)
+static inline __attribute__((always_inline)) void part_pairs(Floats a, Floats b, Floats& first,
+                                                             Floats& second) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0),
+                odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  first = (Floats)_mm512_permutex2var_ps((__m512)a, even, (__m512)b);
+  second = (Floats)_mm512_permutex2var_ps((__m512)a, odd, (__m512)b);
+}
+#elif defined(__AVX2__)
+static inline __attribute__((always_inline)) Floats in_order(__m256 halves) {
+  return (Floats)_mm256_permute4x64_pd((__m256d)halves, 0xd8);
+}
+static inline __attribute__((always_inline)) void part_pairs(Floats a, Floats b, Floats& first,
+                                                             Floats& second) {
+  first = in_order(_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88));
+  second = in_order(_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd));
+}
+#else
+static inline void part_pairs(Floats, Floats, Floats&, Floats&) {}
+#endif
+
 template <class T>
-static void divide_sums(T* sum, const T* weights, T all, Index n) {
-  if (all != T(0)) {
-    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] = sum[i] / all;
-  } else {
-    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] =
-        sum[i] / (weights[i] > T(0) ? weights[i] : T(1));
+static void take_means(T* sums, T all, Index n, T* out) {
+  Index i = 0;
+  if constexpr (kHasVectors && sizeof(T) == sizeof(float)) {
+    const Floats none = {}, one = none + 1.0f, over = none + all;
+    for (; i + kLanes <= n; i += kLanes) {
+      Floats sum = none, weight = none;
+      part_pairs(numbers_at(sums + 2 * i), numbers_at(sums + 2 * i + kLanes), sum, weight);
+      const Floats mean = sum / (all != T(0) ? over : (weight > none ? weight : one));
+      __builtin_memcpy(out + i, &mean, sizeof mean);
+      __builtin_memcpy(sums + 2 * i, &none, sizeof none);
+      __builtin_memcpy(sums + 2 * i + kLanes, &none, sizeof none);
+    }
+  }
+  for (; i < n; ++i) {
+    T& sum = sums[2 * i];
+    T& weight = sums[2 * i + 1];
+    out[i] = sum / (all != T(0) ? all : weight > T(0) ? weight : T(1));
+    sum = weight = T(0);
   }
 }
 
@@ -600,9 +763,10 @@ static void set(Kernels<T>& table) {
   table.encode = encode<T>;
   table.decode = decode<T>;
   table.choose = choose<T>;
+  table.put_places = put_places;
   table.encode_values = encode_values<T>;
   table.add_values = add_values<T>;
-  table.divide_sums = divide_sums<T>;
+  table.take_means = take_means<T>;
   table.encode16 = encode16<T>;
   table.decode16 = decode16<T>;
 }

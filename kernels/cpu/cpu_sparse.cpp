@@ -22,26 +22,14 @@ const SparseBlock* blocks_of(const SparseLayout& layout) {
   return reinterpret_cast<const SparseBlock*>(layout.blocks.data<std::int64_t>());
 }
 
-void put_places(const std::uint16_t* places, Index count, bool wide, std::uint8_t* to) {
-  for (Index i = 0; i < count && wide; ++i) {
-    to[2 * i] = static_cast<std::uint8_t>(places[i]);
-    to[2 * i + 1] = static_cast<std::uint8_t>(places[i] >> 8);
-  }
-  for (Index i = 0; i < count && !wide; i += 2, to += 3) {
-    const unsigned first = places[i], second = i + 1 < count ? places[i + 1] : 0u;
-    to[0] = static_cast<std::uint8_t>(first);
-    to[1] = static_cast<std::uint8_t>(first >> 8 | second << 4);
-    if (i + 1 < count) to[2] = static_cast<std::uint8_t>(second >> 4);
-  }
-}
-
 }  // namespace
 
 void CpuBackend::issue(const SparseEncode& args) {
   const auto run = [&](auto type) {
     using T = decltype(type);
     const cpu::Kernels<T>& kernels = this->kernels<T>();
-    const cpu::Source<T> source(args, kernels);
+    const T* x = args.x.data<T>();
+    const T* minus = args.minus ? args.minus.data<T>() : nullptr;
     T* residual = args.residual ? args.residual.data<T>() : nullptr;
     const T decay = static_cast<T>(args.decay);
     auto* message = args.message.data<std::uint8_t>();
@@ -52,24 +40,21 @@ void CpuBackend::issue(const SparseEncode& args) {
           const auto most = static_cast<std::size_t>(layout.block);
           // What is chosen is written by whole vectors
           constexpr std::size_t kMore = 16;
-          std::vector<T> buffer, values(most + kMore), left(most);
-          std::vector<std::int32_t> keys(most + kMore);
+          std::vector<T> numbers(most + kMore), values(most + kMore), left(most);
           std::vector<std::uint16_t> places(most + kMore);
           std::int32_t guess = 0;
           for (Index b = begin; b < end; ++b) {
             const SparseBlock& block = blocks[b];
-            const T* v = source.numbers(block.first, block.elements, buffer);
-            const float largest = kernels.choose(v, block.elements, block.chosen, keys.data(),
-                                                 guess, places.data(), values.data());
+            T* rest = residual ? residual + block.first : nullptr;
+            const float largest = kernels.choose(
+                x + block.first, minus ? minus + block.first : nullptr, rest, decay, block.elements,
+                block.chosen, guess, numbers.data(), places.data(), values.data());
             std::uint8_t* to = message + block.offset;
-            put_places(places.data(), block.chosen, layout.wide(), to);
+            kernels.put_places(places.data(), block.chosen, layout.wide(), to);
             reinterpret_cast<float*>(message)[b] = kernels.encode_values(
                 layout.value_bits, largest, values.data(), block.chosen,
                 to + math::place_bytes(layout.wide(), block.chosen), left.data(), decay);
-            if (!residual) continue;
-            T* rest = residual + block.first;
-            kernels.weighted_sum(&v, &decay, 1, rest, block.elements, false);
-            for (Index k = 0; k < block.chosen; ++k)
+            for (Index k = 0; rest && k < block.chosen; ++k)
               rest[places[static_cast<std::size_t>(k)]] = left[static_cast<std::size_t>(k)];
           }
         });
@@ -89,24 +74,23 @@ void CpuBackend::issue(const SparseDecode& args) {
     const T all = static_cast<T>(args.sum_of_all());
     threads_.parallel_for(
         layout.count, cpu::rows_of_work(layout.block), [&](Index begin, Index end) {
-          std::vector<T> weights(static_cast<std::size_t>(layout.block));
+          std::vector<T> sums(2 * static_cast<std::size_t>(layout.block));
           for (Index b = begin; b < end; ++b) {
             const SparseBlock& block = blocks[b];
             // This block, and what is in no part up to the next one or the end.
             const Index from = b == 0 ? 0 : block.first,
                         to = b + 1 == layout.count ? layout.elements : blocks[b + 1].first;
-            std::fill_n(out + from, to - from, T(0));
-            std::fill_n(weights.data(), block.elements, T(0));
-            T* sum = out + block.first;
+            std::fill_n(out + from, block.first - from, T(0));
+            std::fill(out + block.first + block.elements, out + to, T(0));
             for (std::size_t m = 0; m < args.messages.size(); ++m) {
               const auto* message = args.messages[m].template data<std::uint8_t>();
               const std::uint8_t* places = message + block.offset;
               kernels.add_values(layout.value_bits, reinterpret_cast<const float*>(message)[b],
                                  places + math::place_bytes(layout.wide(), block.chosen), places,
                                  layout.wide(), block.chosen, block.elements - 1,
-                                 static_cast<T>(args.weight(m)), sum, weights.data());
+                                 static_cast<T>(args.weight(m)), sums.data());
             }
-            kernels.divide_sums(sum, weights.data(), all, block.elements);
+            kernels.take_means(sums.data(), all, block.elements, out + block.first);
           }
         });
   };

@@ -160,21 +160,24 @@ struct Kernels {
   void (*decode)(Code code, int terms, const float* const* heads, const std::uint8_t* const* codes,
                  Index n, const T* weights, bool accumulate, T* sum) = nullptr;
   /// The `chosen` places of largest |v| in fp32, the first of equal ones, ascending, and what is
-  /// there; NaN is largest. `keys`: scratch of n + 16, as `places` and `values` are longer by 16
-  /// than `chosen`. `guess`: of the least |v| that is chosen, as bits; becomes it. Returns the
-  /// largest |v|.
-  float (*choose)(const T* v, Index n, Index chosen, std::int32_t* keys, std::int32_t& guess,
-                  std::uint16_t* places, T* values) = nullptr;
+  /// there; NaN is largest. v = x - minus + residual, and residual' = decay · v; either may be
+  /// null. `v`, `places` and `values`: scratch of n + 16. `guess`: of the least |v| that is chosen,
+  /// as bits, or 0; becomes it. Returns the largest |v|.
+  float (*choose)(const T* x, const T* minus, T* residual, T decay, Index n, Index chosen,
+                  std::int32_t& guess, T* v, std::uint16_t* places, T* values) = nullptr;
+  /// Of 12 bits, or of 16 if `wide`.
+  void (*put_places)(const std::uint16_t* places, Index n, bool wide, std::uint8_t* to) = nullptr;
   /// Codes of `bits` of a sparse message's values, of which |most| is the largest, and rest = decay
   /// · (value - decoded). Returns the scale.
   float (*encode_values)(int bits, float most, const T* values, Index n, std::uint8_t* codes,
                          T* rest, T decay) = nullptr;
-  /// sum[place] += weight · value and weights[place] += weight, of n numbers; a place beyond the
-  /// last is skipped.
+  /// sums[2·place] += weight · value and sums[2·place + 1] += weight, of n numbers; a place beyond
+  /// the last is skipped.
   void (*add_values)(int bits, float scale, const std::uint8_t* codes, const std::uint8_t* places,
-                     bool wide, Index n, Index last, T weight, T* sum, T* weights) = nullptr;
-  /// sum /= weights where these are above 0, or by `all` if that is not 0.
-  void (*divide_sums)(T* sum, const T* weights, T all, Index n) = nullptr;
+                     bool wide, Index n, Index last, T weight, T* sums) = nullptr;
+  /// out = such sums over their weights, where these are above 0, or over `all` if that is not 0.
+  /// Sums become 0.
+  void (*take_means)(T* sums, T all, Index n, T* out) = nullptr;
   void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
   /// sum = (`accumulate` ? sum : 0) + weight · decoded.
   void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;

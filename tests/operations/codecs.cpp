@@ -99,12 +99,13 @@ Operation coded_rest(Index n, Code code, Index block, bool difference) {
   return op;
 }
 
-Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all) {
+Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all, int copies) {
   // 7 elements behind the first part are a bucket's padding, and so are those behind the second.
   const std::vector<std::pair<Index, Index>> parts{{0, n / 2 - 7}, {n / 2, n / 2 - 32}};
   Operation op;
-  op.name = fmt::format("sparse mean of {}, block {}, share {}, {} bits{}", n, block, share, bits,
-                        of_all ? ", of all" : "");
+  op.name = fmt::format("sparse mean of {}, block {}, share {}, {} bits{}{}", n, block, share, bits,
+                        of_all ? ", of all" : "",
+                        copies > 1 ? fmt::format(", {} messages", 2 * copies) : "");
   op.inputs = {{n}, {n}, {n}};
   op.outputs = {{n}, {n}, {n}};
   op.input_roles = {Role::kParameter, Role::kParameter, Role::kParameter};
@@ -128,8 +129,14 @@ Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all)
                      .decay = 0.75});
     b.sparse_encode(
         {.x = in[2], .message = saved[1], .layout = layout, .residual = out[1], .decay = 1.0});
-    b.sparse_decode({.messages = {saved[0], saved[1]},
-                     .weights = {2.0f, 3.0f},
+    std::vector<Tensor> messages;
+    std::vector<float> weights;
+    for (int k = 0; k < copies; ++k) {
+      messages.insert(messages.end(), {saved[0], saved[1]});
+      weights.insert(weights.end(), {2.0f, 3.0f});
+    }
+    b.sparse_decode({.messages = messages,
+                     .weights = weights,
                      .out = out[2],
                      .layout = layout,
                      .of_all = of_all});

@@ -146,6 +146,7 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
            sparse_mean(800, 96, 1.0, 4),
            sparse_mean(9600, 4096, 1.0 / 64.0, 2, true),
            sparse_mean(9600, 8192, 0.01, 4),
+           sparse_mean(320, 64, 0.3, 2, false, 150),
            coded_rest(5000, Code::kInt4, 128, false),
            coded_rest(70000, Code::kInt4, 0),
            coded_rest(20000, Code::kMinMax8, 4096),

@@ -156,7 +156,8 @@ Operation cast(Index n, Role from, Role to);
 Operation coded_sum(Index n, Code code, Index block, bool accumulate = false);
 /// The mean of two sparse messages of differences with residuals, over two parts with some elements
 /// between and behind them.
-Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all = false);
+Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all = false,
+                      int copies = 1);
 /// The code of x, or of a difference, with a residual, which keeps three quarters of what is lost.
 Operation coded_rest(Index n, Code code, Index block, bool difference = true);
 

@@ -16,7 +16,7 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kMostMessages = 256;
+constexpr std::size_t kMostMessages = 256;  ///< of a launch, whose arguments are 4 KiB at most
 constexpr int kSparseWarps = kThreads / kWarp;
 
 /// A row of SparseLayout::blocks.
@@ -175,10 +175,12 @@ __device__ __forceinline__ int find_place(const std::uint8_t* places, int chosen
 
 /// A block of threads for each block of numbers; `out` is zero. The first message that holds a
 /// place adds up what all hold there. `of_all`: the sum of all weights if means are over that, or
-/// 0.
+/// 0. `sums`: of launches that each have a part of the messages, the weights of places so far; out
+/// has their sums. Else null.
 template <class Kind, bool kWide, class T>
 __global__ void __launch_bounds__(kThreads)
-    decode_sparse(SparseMessages messages, const SparseBlock* blocks, float of_all, T* out) {
+    decode_sparse(SparseMessages messages, const SparseBlock* blocks, float of_all, T* out,
+                  float* sums) {
   const SparseBlock block = blocks[blockIdx.x];
   const auto chosen = static_cast<int>(block.chosen);
   const std::int64_t codes = block.offset + math::place_bytes(kWide, block.chosen);
@@ -190,8 +192,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < m && first; ++k)
         first = find_place<kWide>(messages.of[k] + block.offset, chosen, place) < 0;
       if (!first) continue;
-      T sum = 0;
-      float weights = 0.0f;
+      const std::int64_t i = block.first + place;
+      T sum = sums ? out[i] : T(0);
+      float weights = sums ? sums[i] : 0.0f;
 #pragma unroll 1  // more at a time do not fit the registers
       for (int k = m; k < messages.count; ++k) {
         const std::uint8_t* message = messages.of[k];
@@ -202,9 +205,16 @@ __global__ void __launch_bounds__(kThreads)
         sum += static_cast<T>(messages.weights[k]) * static_cast<T>(c);
         weights += messages.weights[k];
       }
-      out[block.first + place] = sum / static_cast<T>(of_all > 0.0f ? of_all : weights);
+      out[i] = sums ? sum : sum / static_cast<T>(of_all > 0.0f ? of_all : weights);
+      if (sums) sums[i] = weights;
     }
   }
+}
+
+template <class T>
+__global__ void divide_sums(std::int64_t n, const float* sums, float of_all, T* out) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < n && sums[i] > 0.0f) out[i] = out[i] / static_cast<T>(of_all > 0.0f ? of_all : sums[i]);
 }
 
 const SparseBlock* blocks_of(const SparseLayout& layout) {
@@ -241,19 +251,36 @@ void CudaBackend::issue(const SparseDecode& args) {
   const SparseLayout& layout = args.layout;
   fill(args.out, 0.0);
   if (layout.count == 0) return;
-  SparseMessages messages{};
-  for (const Tensor& message : args.messages) {
-    messages.weights[messages.count] = args.weight(static_cast<std::size_t>(messages.count));
-    messages.of[messages.count++] = message.data<std::uint8_t>();
+  const std::size_t all = args.messages.size();
+  const auto of_all = static_cast<float>(args.sum_of_all());
+  Tensor sums;
+  if (all > kMostMessages) {
+    sums = scratch(layout.elements, DType::kFloat32);
+    fill(sums, 0.0);
   }
+  float* const weights = sums ? sums.data<float>() : nullptr;
   const auto run = [&](auto type) {
     using T = decltype(type);
-    math::with_value_code(layout.value_bits, [&](auto kind) {
-      using Kind = decltype(kind);
-      launch(layout.wide() ? decode_sparse<Kind, true, T> : decode_sparse<Kind, false, T>,
-             {{static_cast<unsigned>(layout.count)}, {kThreads}, handle()}, messages,
-             blocks_of(layout), static_cast<float>(args.sum_of_all()), args.out.data<T>());
-    });
+    T* const out = args.out.data<T>();
+    for (std::size_t first = 0; first < all; first += kMostMessages) {
+      SparseMessages messages{};
+      for (std::size_t m = first; m < std::min(all, first + kMostMessages); ++m) {
+        messages.weights[messages.count] = args.weight(m);
+        messages.of[messages.count++] = args.messages[m].data<std::uint8_t>();
+      }
+      math::with_value_code(layout.value_bits, [&](auto kind) {
+        using Kind = decltype(kind);
+        launch(layout.wide() ? decode_sparse<Kind, true, T> : decode_sparse<Kind, false, T>,
+               {{static_cast<unsigned>(layout.count)}, {kThreads}, handle()}, messages,
+               blocks_of(layout), of_all, out, weights);
+      });
+    }
+    if (sums)
+      launch(divide_sums<T>,
+             {{static_cast<unsigned>((layout.elements + kThreads - 1) / kThreads)},
+              {kThreads},
+              handle()},
+             layout.elements, weights, of_all, out);
   };
   args.out.dtype() == DType::kFloat32 ? run(float{}) : run(double{});
 }
