@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -369,10 +370,20 @@ struct AlgorithmCost {
   /// after k rounds (1 without rounds). Returns 0 if ranks apply the mean of equal ranks'
   /// gradients. Without this function the planner does not recommend the algorithm.
   std::function<double(double left)> disagreement = {};
+  /// Of outer steps: what was measured of their learning, next to DiLoCo's in fp32 of the same
+  /// period (docs/algorithms.md, "Which one")
+  struct Learning {
+    double loss = 0.0;   ///< the relative difference of the test loss after as many steps
+    double steps = 1.0;  ///< how many times as many steps come to the same test loss
+  };
+  /// Empty: of other algorithms, or not measured
+  std::optional<Learning> learning = std::nullopt;
   /// It equals all-reduce except for the disagreement, so `auto` may choose all-reduce instead
   bool near_all_reduce = false;
-  /// Keys and values that the planner tries in addition to the defaults
-  std::vector<std::pair<std::string, std::int64_t>> tried = {};
+  /// Keys that the planner tries in addition to the defaults, with each `sync.exchange` that does
+  /// not refuse them
+  using Keys = std::map<std::string, nlohmann::json>;
+  std::vector<Keys> tried = {};
 };
 
 /// Describes an algorithm with its settings, before there are buckets and other ranks, and creates

@@ -29,20 +29,8 @@ NetworkModel network_of(const PlanOptions& options) {
     fail(ExitCode::kUsage, "arguments",
          "plan needs --measured FILE, or --ranks N (and --ranks-per-node, --bandwidth, --latency)");
   }
-  const double link = network.typical_link();
-  if (options.ranks > 0 &&
-      (options.ranks != network.ranks || options.ranks_per_node != network.ranks_per_host)) {
-    network.ranks = options.ranks;
-    network.ranks_per_host = std::min(options.ranks_per_node, options.ranks);
-    // Another number of hosts than was measured
-    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), link);
-  }
-  if (options.bandwidth_gbits > 0.0) {
-    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()),
-                                  options.bandwidth_gbits * 1.25e8);
-    network.sum_bandwidth = 0.0;
-    network.between_measured = true;  // the user knows it
-  }
+  if (options.ranks > 0) network.resize(options.ranks, options.ranks_per_node);
+  if (options.bandwidth_gbits > 0.0) network.set_links(options.bandwidth_gbits * 1.25e8);
   if (options.latency_us > 0.0) network.between.latency = options.latency_us * 1e-6;
   if (options.bandwidth_gbits > 0.0 || options.latency_us > 0.0 || options.measured.empty())
     network.derive_pair();
@@ -161,8 +149,9 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
            "millions of parameters, without --model (default: 25.6); of no known shape: "
            "updated as by adamw");
   positive("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)");
-  command->add_flag("--all", options.all,
-                    "every bucket size of every topology, not the best alone");
+  command->add_flag(
+      "--all", options.all,
+      "every bucket size of every topology, and all keys that were tried, not the best alone");
   command->add_flag("--json", options.json, "print every choice as JSON");
   return command;
 }

@@ -414,8 +414,8 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     });
     check_beginning(options, config, site, transport->world());
     if (transport->rank() == 0)
-      answer("{}", options.json ? dry_run_json(config, site, trace)
-                                : dry_run_report(config, site, trace));
+      answer("{}", options.json ? dry_run_json(config, site, trace, options.network)
+                                : dry_run_report(config, site, trace, options.network));
     return ExitCode::kOk;
   }
   if (session) session->expect_heartbeats(config.sync.heartbeat_s);

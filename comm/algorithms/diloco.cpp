@@ -279,12 +279,16 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                                   .every = settings.period,
                                   .hidden = settings.delay}},
                    .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
-                   .tried = {{"period", 48}}},
+                   .tried = {{{"period", 16}},
+                             {{"period", 48}},
+                             {{"period", 48}, {"share", 1.0 / 64.0}}}},
           .make = waits_for_some ? maker_of_quorum_diloco(settings, settings.blend, quorum, {})
                                  : maker_of<DiLoCo>(settings),
           .by_exchange = [=](AlgorithmPlan& plan, const MixerKind& exchange) {
             const DiLoCoSettings of = ExchangeKeys(keys).with(settings, exchange);
             const DifferenceCode& code = of.code;
+            set_learning(plan.cost, measured_learning(OuterMix::kAll, exchange,
+                                                      code.sparse ? code.sparse->share : 1.0));
             if (!code.encodes()) return;
             if (code.error_decay > 0.0 && waits_for_some) {
               plan.states.insert(plan.states.begin() + 2, {"residual"});

@@ -48,7 +48,7 @@ inline AlgorithmCost cost_of_mixing(bool overlap, std::int64_t interval = 1) {
 /// progress has not been measured.
 inline std::function<double(double)> drift_of_averages(std::int64_t period, bool otherwise) {
   if (period > 64 || otherwise) return {};
-  return [period](double left) { return drift_of(period, false, left); };
+  return [period](double) { return drift_of(period, false, 1.0); };
 }
 
 }  // namespace starling

@@ -262,7 +262,7 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
   for (const KeptState& state : states_of(settings)) states.push_back(state);
   AlgorithmCost cost = cost_of_mixing(!settings.adapt_then_combine, settings.interval);
   cost.near_all_reduce = true;
-  cost.tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}};
+  cost.tried = {{{"interval", 2}}, {{"interval", 4}}, {{"interval", 8}}};
   const bool repeats = settings.interval == 1 && settings.power == 0.0 &&
                        settings.mix_states == 0 && settings.global_above == 0.0;
   return {.topology = TopologyKind::kDoublyStochastic,

@@ -105,26 +105,35 @@ AlgorithmPlan plan_gossip_diloco(ConfigSection& config) {
   std::vector<KeptState> states{{"anchor"}, {"outer_momentum"}};
   const Encoding encoding = read_encoding(config, states);
   AlgorithmCost cost{.exchanges = {{.every = settings.period, .hidden = settings.period}},
-                     .tried = {{"period", 48}}};
+                     .disagreement = drift_of_averages(settings.period, false),
+                     .tried = {{{"period", 16}},
+                               {{"period", 48}},
+                               {{"period", 16}, {"mix_differences", true}},
+                               {{"period", 48}, {"mix_differences", true}}}};
   if (mix_differences) cost.exchanges.push_back({.every = settings.period});
-  return {.title = "gossip DiLoCo",
-          .topology = TopologyKind::kDoublyStochastic,
-          .needs = {.fp16_fault = fp16_fault(settings.states),
-                    .least_buckets = {"fragments", settings.fragments}},
-          .states = states,
-          .scratch = 1,
-          .messages = {.encoding = encoding, .always = true},
-          .steps = {.keys = {{"period", settings.period}},
-                    .restarts_updates = settings.states == StatesAt::kReset,
-                    .joins_every = settings.period},
-          .growth = {[period = settings.period](const OptimizerRule&) {
-            return DisagreementModel{
-                .step = [](DisagreementModel::Numbers& z,
-                           const DisagreementModel::MixOne& mix) { mix(z[0]); },
-                .steps = period};
-          }},
-          .cost = cost,
-          .make = maker_of<GossipDiLoCo>(settings, mix_differences)};
+  return {
+      .title = "gossip DiLoCo",
+      .topology = TopologyKind::kDoublyStochastic,
+      .needs = {.fp16_fault = fp16_fault(settings.states),
+                .least_buckets = {"fragments", settings.fragments}},
+      .states = states,
+      .scratch = 1,
+      .messages = {.encoding = encoding, .always = true},
+      .steps = {.keys = {{"period", settings.period}},
+                .restarts_updates = settings.states == StatesAt::kReset,
+                .joins_every = settings.period},
+      .growth = {[period = settings.period](const OptimizerRule&) {
+        return DisagreementModel{.step = [](DisagreementModel::Numbers& z,
+                                            const DisagreementModel::MixOne& mix) { mix(z[0]); },
+                                 .steps = period};
+      }},
+      .cost = cost,
+      .make = maker_of<GossipDiLoCo>(settings, mix_differences),
+      .by_exchange = [mix_differences](AlgorithmPlan& plan, const MixerKind& exchange) {
+        set_learning(plan.cost, measured_learning(mix_differences ? OuterMix::kGossipOfDifferences
+                                                                  : OuterMix::kGossip,
+                                                  exchange));
+      }};
 }
 
 }  // namespace starling

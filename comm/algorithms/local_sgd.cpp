@@ -133,7 +133,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
     cost.exchanges[0].hidden = settings.delay;
   }
   cost.near_all_reduce = settings.delay == 0;  // a delay discards steps
-  cost.tried = {{"period", 2}, {"period", 4}, {"period", 32}};
+  cost.tried = {{{"period", 2}}, {{"period", 4}}, {{"period", 32}}};
   return {
       .title = "local SGD",
       .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,

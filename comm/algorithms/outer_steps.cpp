@@ -29,6 +29,23 @@ void check_outer_states(const ConfigSection& config, const OuterSettings& settin
   }
 }
 
+std::optional<AlgorithmCost::Learning> measured_learning(OuterMix mix, const MixerKind& exchange,
+                                                         double share) {
+  // The rows of docs/algorithms.md, "Which one": letters. bf16 lies between fp32 and int8.
+  constexpr double kSparse = 1.0 / 16.0, kSparser = 1.0 / 64.0;
+  if (mix == OuterMix::kAll && !exchange.sparse) return {{.loss = 0.0, .steps = 1.0}};
+  if (mix == OuterMix::kAll && share == kSparse) return {{.loss = -0.005, .steps = 1.0}};
+  if (mix == OuterMix::kAll && share == kSparser) return {{.loss = 0.046, .steps = 1.45}};
+  if (mix == OuterMix::kGossip) return {{.loss = exchange.encodes ? 0.112 : 0.105, .steps = 1.6}};
+  if (mix == OuterMix::kGossipOfDifferences) return {{.loss = 0.010, .steps = 1.06}};
+  return std::nullopt;
+}
+
+void set_learning(AlgorithmCost& cost, std::optional<AlgorithmCost::Learning> learning) {
+  cost.learning = learning;
+  if (!learning) cost.disagreement = {};
+}
+
 std::unique_ptr<OptimizerRule> make_outer_rule(const OuterSettings& settings, double share,
                                                double blend) {
   const double mu = settings.momentum, nu = settings.lr;

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
+#include "comm/algorithm.h"
 #include "comm/algorithms/averages.h"
 #include "core/config.h"
 #include "kernels/optimizer.h"
@@ -39,6 +41,14 @@ struct OuterSettings {
 OuterSettings read_outer_steps(ConfigSection& config, std::int64_t usual_period);
 /// Refuses states that are reset where fragments take turns.
 void check_outer_states(const ConfigSection& config, const OuterSettings& settings);
+
+/// What was measured of outer steps' learning: a mean over all ranks, `gossip`, or gossip with
+/// mix_differences, by this exchange; `share`: of a sparse one.
+enum class OuterMix : std::uint8_t { kAll, kGossip, kGossipOfDifferences };
+std::optional<AlgorithmCost::Learning> measured_learning(OuterMix mix, const MixerKind& exchange,
+                                                         double share = 1.0);
+/// Sets it, and that the planner does not know what was not measured.
+void set_learning(AlgorithmCost& cost, std::optional<AlgorithmCost::Learning> learning);
 
 /// The outer step as a rule on x, with the states {s, a} and the gradient Δ / share: s' = μs + Δ,
 /// a' = a - ν(nesterov ? Δ + μs' : s'), x' = (1-blend)a' + blend·x.

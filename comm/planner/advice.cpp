@@ -163,9 +163,16 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
                          .rate = candidate.rate,
                          .mixing = std::numeric_limits<double>::infinity()};
     if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
-    choice.steps = algorithm.cost.disagreement
-                       ? expected_steps(algorithm.cost.disagreement(candidate.left), network.ranks)
-                       : std::numeric_limits<double>::infinity();
+    // Outer steps by gossip were measured where all ranks agree after a few rounds.
+    const std::optional<AlgorithmCost::Learning>& learning = algorithm.cost.learning;
+    const bool agree =
+        candidate.rounds_to_consensus &&
+        static_cast<double>(*candidate.rounds_to_consensus) <= 1.0 + 2.0 * std::log2(network.ranks);
+    const bool known = algorithm.cost.disagreement && (!learning || agree);
+    choice.steps =
+        known ? expected_steps(algorithm.cost.disagreement(candidate.left), network.ranks) *
+                    (learning ? learning->steps : 1.0)
+              : std::numeric_limits<double>::infinity();
     to.push_back(std::move(choice));
   }
 }
@@ -182,18 +189,23 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   std::vector<PlannedChoice> result;
   for (const AlgorithmPlan& known : known_algorithms()) {
     if (known.cost.exchanges.empty()) continue;
-    std::vector<nlohmann::json> tried{nlohmann::json::object()};
-    for (const auto& [key, value] : known.cost.tried) tried.push_back({{key, value}});
-    for (const nlohmann::json& keys : tried) {
-      nlohmann::json config = keys;
+    std::vector<AlgorithmCost::Keys> tried{{}};
+    tried.insert(tried.end(), known.cost.tried.begin(), known.cost.tried.end());
+    for (const AlgorithmCost::Keys& keys : tried) {
+      nlohmann::json config(keys);
       config["type"] = known.name;
       const AlgorithmPlan plain = algorithm_of(config);
       for (const std::string& exchange : mixers().names()) {
         const MixerKind kind = mixers().make(exchange, "exchange");
-        const AlgorithmPlan algorithm = plain.takes(kind) ? exchanged_by(plain, kind) : plain;
+        if (!plain.takes(kind)) continue;
+        AlgorithmPlan algorithm;
+        try {
+          algorithm = exchanged_by(plain, kind);
+        } catch (const Error&) {
+          continue;  // keys that do not go with this exchange
+        }
         step.exchange_by(kind);
         const bool encoded = kind.encodes;
-        if (!algorithm.takes(kind)) continue;
         std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
         std::stable_sort(choices.begin(), choices.end(), is_faster);
         const auto best = std::find_if(choices.begin(), choices.end(), [&](const auto& c) {
@@ -432,11 +444,13 @@ std::string advice_text(const Advice& advice, bool all) {
   if (advice.methods.empty()) return text;
   text += fmt::format(
       "\nother ways, which change what is computed; to the loss that all-reduce has after a "
-      "step:\n  {:<28} {:<20} {:>9} {:>10} {:>11} "
+      "step:\n  {:<42} {:<20} {:>9} {:>10} {:>11} "
       "{:>8} {:>12}\n",
       "method", "topology", "bucket_mb", "step", "sent/rank", "steps ×", "time to loss");
+  std::set<std::pair<std::string, std::string>> ways;
   for (const PlannedChoice& c : advice.methods) {
-    text += fmt::format("  {:<28} {:<20} {:>9} {:>10} {:>11} {:>8} {:>12}\n", c.method(),
+    if (!ways.insert({c.title, c.exchange}).second && !all) continue;  // with its best keys
+    text += fmt::format("  {:<42} {:<20} {:>9} {:>10} {:>11} {:>8} {:>12}\n", c.method(),
                         c.topology.empty() ? "-" : c.topology, plain_number(c.bucket_mb),
                         quantity(c.prediction.step, "s"), quantity(c.prediction.sent, "B"),
                         c.known() ? fmt::format("{:.3f}", c.steps) : "?",
@@ -453,6 +467,15 @@ std::string advice_text(const Advice& advice, bool all) {
     text += fmt::format("none of them is expected to be sooner than {} by more than {:.0f} %\n",
                         best.label(), (kTie - 1.0) * 100.0);
   }
+  const auto next =
+      std::find_if(advice.methods.begin(), advice.methods.end(), [&](const PlannedChoice& c) {
+        return c.known() && c.seconds() >= first.seconds() && c.title != first.title;
+      });
+  if (next != advice.methods.end())
+    text += fmt::format(
+        "of other algorithms next: {}{}, which would be sooner if {}'s steps × were above {:.2f}\n",
+        next->method(), next->topology.empty() ? "" : " over " + next->topology, first.method(),
+        next->seconds() / first.prediction.step);
   for (const auto& [link, choice] : advice.elsewhere)
     text += fmt::format("with links of {}: {}{}\n", quantity(8.0 * link, "bit/s"), choice.method(),
                         choice.topology.empty() ? "" : " over " + choice.topology);

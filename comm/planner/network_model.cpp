@@ -77,6 +77,20 @@ double NetworkModel::typical_link() const {
   return *middle;
 }
 
+void NetworkModel::resize(int to_ranks, int to_ranks_per_host) {
+  if (to_ranks == ranks && to_ranks_per_host == ranks_per_host) return;
+  const double link = typical_link();
+  ranks = to_ranks;
+  ranks_per_host = std::min(to_ranks_per_host, to_ranks);
+  host_bandwidth.assign(static_cast<std::size_t>(hosts()), link);
+}
+
+void NetworkModel::set_links(double bandwidth) {
+  host_bandwidth.assign(static_cast<std::size_t>(hosts()), bandwidth);
+  sum_bandwidth = 0.0;
+  between_measured = true;
+}
+
 void NetworkModel::derive_pair() {
   between.bandwidth =
       1.0 / std::max(1.0 / typical_link(), (kHandshakeLatencies - 1.0) * between.latency / window);

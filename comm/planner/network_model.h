@@ -46,6 +46,10 @@ struct NetworkModel {
                                   : host_bandwidth[static_cast<std::size_t>(host)];
   }
   double typical_link() const;  ///< median of bandwidth_of()
+  /// Another number of ranks, on hosts with the typical link.
+  void resize(int to_ranks, int to_ranks_per_host);
+  /// Every host's link, as somebody knows it: bytes a second.
+  void set_links(double bandwidth);
   /// Sets `between` if it was not measured: a pair fills the typical link as far as latency and
   /// window size allow.
   void derive_pair();

@@ -186,29 +186,33 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
 
 namespace {
 
-/// The cost of a mean of all buckets over all ranks.
-struct MeanOfAll {
+/// An exchange of all buckets at once.
+struct WholeExchange {
   /// Seconds; `cpu`: those by which the computation is delayed
   double transfer = 0.0, cpu = 0.0;
   double bytes = 0.0, sent = 0.0, between = 0.0;
 
-  /// `gathered`: every rank sends to all others what it adds, instead of 2(n-1)/n of it.
-  MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes,
-            double wire = 1.0, bool gathered = false) {
-    RoundCost cost = cost_of_all_reduce(network);
-    for (double* volume :
-         {&cost.per_byte, &cost.cpu_per_byte, &cost.sent_per_byte, &cost.between_per_byte}) {
-      *volume *= wire * (gathered ? network.ranks / 2.0 : 1.0);
-    }
+  WholeExchange(const RoundCost& cost, const NetworkModel& network, const StepModel& step,
+                double bucket_bytes, double wire) {
     double waiting = 0.0;
     for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
       bytes += bucket.bytes;
       waiting = std::max(waiting, cost.waiting(bucket.bytes));
     }
-    transfer = waiting + bytes * cost.per_byte;
-    if (!network.spare_cores) cpu = bytes * cost.cpu_per_byte;
-    sent = bytes * cost.sent_per_byte;
-    between = bytes * cost.between_per_byte;
+    transfer = waiting + bytes * wire * cost.per_byte;
+    if (!network.spare_cores) cpu = bytes * wire * cost.cpu_per_byte;
+    // Encoding reads the numbers and writes codes, decoding does the reverse.
+    if (wire < 1.0) cpu += 2.0 * bytes * (1.0 + wire) / network.memory_bandwidth;
+    sent = bytes * wire * cost.sent_per_byte;
+    between = bytes * wire * cost.between_per_byte;
+  }
+  /// Every `period` steps, of which it may overlap with `hidden`.
+  Prediction every(double period, double hidden, double alone) const {
+    const double exposed = std::max(0.0, transfer - hidden * alone) / period;
+    return {.step = alone + exposed + cpu / period,
+            .exposed = exposed,
+            .sent = sent / period,
+            .between_hosts = between / period};
   }
 };
 
@@ -216,14 +220,32 @@ struct MeanOfAll {
 
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
                             std::int64_t period, std::int64_t hidden, double wire, bool gathered) {
-  const MeanOfAll mean(network, step, bucket_bytes, wire, gathered);
-  const double alone = compute_alone(step, network), steps = static_cast<double>(period);
-  Prediction result;
-  result.exposed = std::max(0.0, mean.transfer - static_cast<double>(hidden) * alone) / steps;
-  result.step = alone + result.exposed + mean.cpu / steps;
-  result.sent = mean.sent / steps;
-  result.between_hosts = mean.between / steps;
-  return result;
+  RoundCost cost = cost_of_all_reduce(network);
+  for (double* volume :
+       {&cost.per_byte, &cost.cpu_per_byte, &cost.sent_per_byte, &cost.between_per_byte}) {
+    *volume *= gathered ? network.ranks / 2.0 : 1.0;
+  }
+  return WholeExchange(cost, network, step, bucket_bytes, wire)
+      .every(static_cast<double>(period), static_cast<double>(hidden),
+             compute_alone(step, network));
+}
+
+Prediction predict_outer_rounds(const std::vector<RoundCost>& rounds, const NetworkModel& network,
+                                const StepModel& step, double bucket_bytes, std::int64_t period,
+                                std::int64_t hidden) {
+  require(!rounds.empty(), "planner", "gossip without rounds");
+  const double part = 1.0 / static_cast<double>(rounds.size());
+  Prediction mean;
+  for (const RoundCost& round : rounds) {
+    const Prediction one = WholeExchange(round, network, step, bucket_bytes, step.gossip_wire)
+                               .every(static_cast<double>(period), static_cast<double>(hidden),
+                                      compute_alone(step, network));
+    mean.step += part * one.step;
+    mean.exposed += part * one.exposed;
+    mean.sent += part * one.sent;
+    mean.between_hosts += part * one.between_hosts;
+  }
+  return mean;
 }
 
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
@@ -231,7 +253,7 @@ Prediction predict_asynchronous(const NetworkModel& network, const StepModel& st
   // Passes over the parameters: a copy (read and write), then the update of the parameters from the
   // mean, the copy and the parameters
   constexpr double kPasses = 6.0;
-  const MeanOfAll mean(network, step, bucket_bytes);
+  const WholeExchange mean(cost_of_all_reduce(network), network, step, bucket_bytes, 1.0);
   const double alone = compute_alone(step, network),
                own = mean.cpu + kPasses * mean.bytes / network.memory_bandwidth;
   // Averages begin and end between steps. The processor time that they take makes steps longer, so
@@ -312,6 +334,8 @@ Prediction predict(const AlgorithmPlan& plan, const std::vector<RoundCost>& roun
     }
     if (what == PlannedExchange::kGradientChunks)
       return predict_encoded_mean(network, step, bucket_bytes, plan.messages.wire);
+    if (what == PlannedExchange::kRounds && hidden > 1)
+      return predict_outer_rounds(rounds, network, step, bucket_bytes, every, hidden);
     if (what == PlannedExchange::kRounds) {
       return predict_gossip(rounds, network, step, bucket_bytes, hidden > 0, every,
                             plan.messages.mixed);

@@ -73,6 +73,10 @@ Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkMod
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes,
                             std::int64_t period, std::int64_t hidden = 0, double wire = 1.0,
                             bool gathered = false);
+/// Rounds of a topology, one every `period` steps, which may overlap with `hidden` steps.
+Prediction predict_outer_rounds(const std::vector<RoundCost>& rounds, const NetworkModel& network,
+                                const StepModel& step, double bucket_bytes, std::int64_t period,
+                                std::int64_t hidden);
 /// Means over all ranks, each started `interval` seconds after the end of the last; no step waits.
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,
                                 double bucket_bytes, double interval);

@@ -110,6 +110,16 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 0 2 | what it keeps is counted | algorithm state | {"type":"gradient_tracking"} | ring
 )table",
                "run.json --dry-run", {"sync.algorithm=", "sync.topology.type="});
+  program.play(R"table(
+0 4 | a mean that is waited for | ^exchange: every 8 steps a rank sends .* at 100 Mbit/s: .*, waited for; test loss \+0\.0 % | {"type":"diloco","period":8} | ring
+0 4 | one that is hidden | , hidden behind 3 steps of .* or more; test loss | {"type":"diloco","period":8,"delay":3} | ring
+0 4 | neighbours' anchors, and differences | , hidden behind 8 steps of .*, and .*, waited for; test loss \+[0-9.]+ % | {"type":"gossip_diloco","period":8,"mix_differences":true} | ring
+0 4 | a share that nobody has measured | ; what it costs in learning has not been measured | {"type":"diloco","period":8,"share":0.25} | ring | sync.exchange=sparse
+)table",
+               "run.json --dry-run --network 0.1", {"sync.algorithm=", "sync.topology.type="});
+  program.check("no bandwidth", 4, 2, "--network is 0; needed: Gbit/s above 0, or a file",
+                "run.json --dry-run --network 0",
+                {R"(sync.algorithm={"type":"diloco","period":8})"});
 }
 
 TEST_CASE("algorithms: averages by the clock, where there are no bits to compare") {

@@ -113,6 +113,25 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
   CHECK(algorithm_of({{"type", "diloco"}, {"period", 5}}).cost.disagreement(1.0) == 2.0);
   CHECK(algorithm_of({{"type", "slowmo"}, {"period", 64}}).cost.disagreement(1.0) == 31.5);
   CHECK_FALSE(algorithm_of({{"type", "slowmo"}, {"period", 65}}).cost.disagreement);
+  CHECK(algorithm_of({{"type", "gossip_diloco"}, {"period", 5}}).cost.disagreement(1.7) == 2.0);
+  // What was measured of their learning is that of the code, share and mix.
+  const auto loss = [](const nlohmann::json& keys, const char* exchange) {
+    const MixerKind kind = mixers().make(exchange, "exchange");
+    const AlgorithmCost cost = exchanged_by(algorithm_of(keys), kind).cost;
+    return cost.learning && cost.disagreement ? cost.learning->loss : -1.0;
+  };
+  const nlohmann::json rare{{"type", "diloco"}, {"period", 48}},
+      few{{"type", "diloco"}, {"period", 48}, {"share", 1.0 / 64.0}},
+      other{{"type", "diloco"}, {"period", 48}, {"share", 0.02}},
+      pairs{{"type", "gossip_diloco"}, {"period", 48}},
+      mixed{{"type", "gossip_diloco"}, {"period", 48}, {"mix_differences", true}};
+  CHECK(loss(rare, "fp32") == 0.0);
+  CHECK(loss(rare, "int4") == 0.0);
+  CHECK(loss(few, "sparse") > loss(rare, "sparse"));
+  CHECK(loss(other, "sparse") == -1.0);
+  CHECK(loss(pairs, "int8") >= loss(pairs, "fp32"));
+  CHECK(loss(pairs, "fp32") > loss(mixed, "fp32"));
+  CHECK(loss(mixed, "fp32") > 0.0);
 }
 
 TEST_CASE("planner/advice: a unit of disagreement among many ranks costs 3 % more steps") {
@@ -166,8 +185,10 @@ TEST_CASE("planner/advice: what mixes far better is recommended over what is a l
   std::set<std::string> methods;
   for (const PlannedChoice& choice : advice.methods) methods.insert(choice.method());
   CHECK(methods.size() == advice.methods.size());
-  for (const char* name : {"all-reduce", "gossip", "gossip, int8", "gossip, interval 4, bf16",
-                           "local SGD, period 32"}) {
+  for (const char* name :
+       {"all-reduce", "gossip", "gossip, int8", "gossip, interval 4, bf16", "local SGD, period 32",
+        "DiLoCo, period 48, int4", "DiLoCo, period 48, share 0.015625, sparse",
+        "gossip DiLoCo, mix_differences true, period 48, int8"}) {
     CAPTURE(name);
     CHECK(methods.count(name) == 1);
   }

@@ -331,6 +331,20 @@ TEST_CASE("planner/predict: what an algorithm exchanges follows from its keys") 
   CHECK(predict(algorithm_of(quorum), costs, network, step, 1e6).sent ==
         doctest::Approx(7.0 * bytes / 6.0));
   same({{"type", "async"}, {"interval_ms", 30}}, predict_asynchronous(network, step, 1e6, 0.03));
+  // A round has all the steps up to the next outer step; differences are waited for.
+  const auto outer = [&](std::int64_t hidden) {
+    return predict_outer_rounds(costs, network, step, 1e6, 6, hidden);
+  };
+  same({{"type", "gossip_diloco"}, {"period", 6}}, outer(6));
+  CHECK(outer(6).sent == doctest::Approx(gossip(true, 6).sent));
+  CHECK(outer(6).exposed <= outer(1).exposed);
+  Prediction mixed = outer(6);
+  const Prediction differences = gossip(false, 6);
+  mixed.step += differences.step - compute_alone(step, network);
+  mixed.exposed += differences.exposed;
+  mixed.sent += differences.sent;
+  mixed.between_hosts += differences.between_hosts;
+  same({{"type", "gossip_diloco"}, {"period", 6}, {"mix_differences", true}}, mixed);
   Prediction both = predict_averages(network, step, 1e6, 48);
   const Prediction inner = gossip(true, 2);
   both.step += inner.step - compute_alone(step, network);

@@ -18,7 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPasses = 3;         // after one that warms up
 constexpr double kLongPass = 2.0;  // seconds: one such pass says enough
-constexpr double kAssumedFlops = 1e11;
 
 struct PassTimes {
   double forward = 0.0, backward = 0.0;
@@ -44,17 +43,6 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
   }});
   times.backward = lap();
   return times;
-}
-
-/// Arithmetic of the products that a parameter's update makes of it as a whole matrix.
-double matrix_flops(const TrainConfig& config, const Parameter& parameter) {
-  OperationWork pass;
-  double flops = 0.0;
-  for (const OperationWork& operation : count_matrices(
-           config.optimizer.rule_of(parameter), {layer_of(parameter)}, config.device.dtype, pass)) {
-    flops += operation.flops;
-  }
-  return flops;
 }
 
 /// Flops a second that the work on the matrix with the most of them reaches, with all else that
@@ -96,39 +84,6 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
 }
 
 }  // namespace
-
-StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
-  StepModel step;
-  const auto element = static_cast<double>(size_of(config.device.dtype));
-  for (const Parameter* parameter : trace.ready_order) {
-    const std::int64_t padded = (parameter->shape.elements() + 31) / 32 * 32;
-    const double ready = static_cast<double>(step.tensors.size() + 1) /
-                         static_cast<double>(trace.ready_order.size());
-    step.tensors.push_back(
-        {static_cast<double>(padded) * element, ready, matrix_flops(config, *parameter)});
-  }
-  step.exchange_by(config.sync.mixer);
-  step.matrix_flops_per_second = config.device.type == "cuda"
-                                     ? kCeilings[0].flops(config.device.dtype, config.device.tf32)
-                                     : kAssumedFlops;
-  step.update_traffic =
-      static_cast<double>(config.optimizer.rule->bytes_per_parameter(static_cast<int>(element))) /
-      element;
-  return step;
-}
-
-std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& trace,
-                                   const RankLayout& site, const AlgorithmPlan& algorithm,
-                                   const Topology* topology) {
-  if (site.ranks < 2 || algorithm.cost.exchanges.empty()) return std::nullopt;
-  const NetworkModel network{
-      .ranks = site.ranks, .ranks_per_host = site.ranks_per_node, .direct = false};
-  const StepModel step = untimed_step(config, trace);
-  std::vector<RoundCost> rounds;
-  if (topology)
-    rounds = costs_of(*topology, network, step.gossip_whole || algorithm.messages.wire < 1.0);
-  return site.ranks * predict(algorithm, rounds, network, step, config.sync.bucket_bytes).sent;
-}
 
 StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
   Model& model = *config.model;

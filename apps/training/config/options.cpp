@@ -58,6 +58,10 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_flag("--json", options.json,
                "with --dry-run: as JSON, with the resolved config and each bucket")
       ->needs(dry_run);
+  app.add_option("--network", options.network,
+                 "with --dry-run: Gbit/s of a host's link each way, or a file of `starling-topo "
+                 "measure` (1)")
+      ->needs(dry_run);
   app.add_flag("--check-gradients", options.check_gradients,
                "compare the gradients of each layer and of the loss with central differences in "
                "fp64, and stop");

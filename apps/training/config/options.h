@@ -15,7 +15,7 @@ struct LrRange {
 /// The command line of starling-train.
 struct TrainOptions {
   std::string config, output, resume, device, trace, list, evaluate, test, confusion, samples,
-      lr_find, join, secret;
+      lr_find, join, secret, network;
   LrRange lr_range;  ///< of --lr-find
   std::vector<std::string> settings;
   bool of_training = false;  ///< --samples has the training set's

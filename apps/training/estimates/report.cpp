@@ -13,6 +13,7 @@
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/estimates/disk_need.h"
 #include "apps/training/estimates/floor.h"
+#include "apps/training/estimates/step_model.h"
 #include "apps/training/estimates/token_rates.h"
 #include "apps/training/tasks/metric.h"
 #include "comm/bucket.h"
@@ -145,8 +146,9 @@ std::string nccl_text(const SyncSettings& sync, const RankLayout& site) {
 }
 
 /// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
+/// `step_seconds`: is set to these.
 std::string device_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
-                        double elements) {
+                        double elements, double& step_seconds) {
   std::string out =
       fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node,
                   site.ranks_per_node == 1 ? "" : "s");
@@ -172,8 +174,9 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, const
       fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n",
                   device.device, 1e-12 * device.bytes_per_second, 1e-12 * flops,
                   name_of(config.device.compute));
-  return out + floor_text(floor_of(work, flops, device.bytes_per_second), count,
-                          tokens > 0 ? "token" : "image");
+  const Floor floor = floor_of(work, flops, device.bytes_per_second);
+  step_seconds = floor.seconds;
+  return out + floor_text(floor, count, tokens > 0 ? "token" : "image");
 }
 
 }  // namespace
@@ -248,17 +251,18 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
 }
 
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
-                           const ShapeTrace& trace) {
+                           const ShapeTrace& trace, const std::string& network) {
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   const RunLength length = run_length(config, site);
-  double elements = 0.0, largest = 0.0;
+  double elements = 0.0, largest = 0.0, step_seconds = 0.0;
   for (const BucketLayout& bucket : plan.buckets) {
     elements += static_cast<double>(bucket.elements);
     largest = std::max(largest, static_cast<double>(bucket.elements));
   }
-  std::string out = config.device.type == "cuda" ? device_text(config, site, trace, elements) : "";
-  out += token_text(config, site, trace, elements);
+  std::string out;
+  if (config.device.type == "cuda") out = device_text(config, site, trace, elements, step_seconds);
+  out += token_text(config, site, trace, elements, step_seconds);
   out += config.data.info.contents;
   out +=
       fmt::format("data: {} training and {} test samples of {}\n", config.data.info.train_samples,
@@ -271,6 +275,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                        algorithm_text(config, k, site));
   }
   out += period_text(config, site);
+  out += outer_steps_text(config, site, trace, network, step_seconds);
   out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
                      length.total_steps);
   out += fmt::format("parameters: {}\n", config.model->parameter_count());
@@ -281,8 +286,8 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   return out + memory_text(memory_need(config, site, trace));
 }
 
-std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
-                         const ShapeTrace& trace) {
+std::string dry_run_json(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                         const std::string& network) {
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   const RunLength length = run_length(config, site);
@@ -305,7 +310,7 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
   }
   const DiskNeed disk = disk_need(config, site, trace);
   nlohmann::json text = nlohmann::json::array();
-  std::istringstream lines(dry_run_report(config, site, trace));
+  std::istringstream lines(dry_run_report(config, site, trace, network));
   for (std::string line; std::getline(lines, line);) text.push_back(line);
   const nlohmann::json all{{"config", config.resolved},
                            {"ranks", site.ranks},

@@ -29,12 +29,13 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
 /// shows: data, length of the run, topology, parameters, buckets, memory a rank. With `device` cuda
 /// also which rank takes which GPU, NCCL's communicators, and the floor of a step on kCeilings'
 /// first device.
+/// `network`: see outer_steps_text().
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
-                           const ShapeTrace& trace);
+                           const ShapeTrace& trace, const std::string& network = {});
 /// The same with --json: the resolved config, the numbers (each bucket's too; sizes in bytes), and
 /// the lines, as "text".
-std::string dry_run_json(const TrainConfig& config, const RankLayout& site,
-                         const ShapeTrace& trace);
+std::string dry_run_json(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                         const std::string& network = {});
 /// One or two lines for the start of a run: model, buckets, algorithm, topology.
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace);

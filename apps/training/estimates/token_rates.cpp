@@ -74,7 +74,7 @@ void TokenRates::add_to(nlohmann::json& summary) const {
 }
 
 std::string token_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
-                       double parameters) {
+                       double parameters, double& step_seconds) {
   const auto tokens = static_cast<double>(config.task->targets_of_sample());
   if (tokens == 0.0) return {};
   const double of_step =
@@ -91,15 +91,15 @@ std::string token_text(const TrainConfig& config, const RankLayout& site, const 
   const Ceilings here = measured_ceilings(*backend, compute, kCopy, kSide);
   const double peak = here.flops(compute, false);
   const std::vector<OperationWork> work = count_step(config, trace.work, parameters, 0.0, here);
+  step_seconds = floor_of(work, peak, here.bytes_per_second).seconds;
   return arithmetic +
          fmt::format(
              "tokens a second expected, a rank with {}: about {:.0f}, at most {:.0f} by arithmetic "
              "alone; measured here: products of {}×{} in {} at {:.1f} GFLOP/s, copies at {:.1f} "
              "GB/s{}\n",
-             counted(threads, "thread"),
-             of_step / floor_of(work, peak, here.bytes_per_second).seconds,
-             peak / trace.target_flops, kSide, kSide, name_of(compute), 1e-9 * peak,
-             1e-9 * here.bytes_per_second, busy_text(", while ", core_wait.share()));
+             counted(threads, "thread"), of_step / step_seconds, peak / trace.target_flops, kSide,
+             kSide, name_of(compute), 1e-9 * peak, 1e-9 * here.bytes_per_second,
+             busy_text(", while ", core_wait.share()));
 }
 
 }  // namespace starling

@@ -42,8 +42,8 @@ class TokenRates {
 
 /// Lines of --dry-run where targets are counted: the arithmetic of a token, and on a CPU how many a
 /// second are to be expected of a rank, by what this host's products and copies reach now. GPUs are
-/// not asked. `parameters`: of all buckets.
+/// not asked. `parameters`: of all buckets. `step_seconds`: is set to what is expected of a step.
 std::string token_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
-                       double parameters);
+                       double parameters, double& step_seconds);
 
 }  // namespace starling
