@@ -128,9 +128,8 @@ class Algorithm {
   /// The same where the loss of a rank interrupted the step before: nothing in flight was waited
   /// for or saved (finish()), and it is unknown who has received what of it.
   virtual void resume_after_loss(std::int64_t step) { resume(step); }
-  /// The number of steps done when what AlgorithmEquality names equal was last changed; 0: it was
-  /// not since the start or resume(). Also right where an exchange has failed in the midst of a
-  /// step.
+  /// The number of steps done when what AlgorithmEquality names equal was last changed; 0: it never
+  /// was. Also right where an exchange has failed in the midst of a step.
   virtual std::int64_t met() const { return 0; }
   /// With check_overflow, after backward_done(): fp64 [2] on the device. The second element is 1 if
   /// this step's update was skipped.
@@ -299,6 +298,9 @@ struct AlgorithmSteps {
   bool restarts_updates = false;
   /// Ranks may join after steps that this divides, with a neighbour's parameters and states; 0: not
   std::int64_t joins_every = 0;
+  /// With a state of such a step that was handed over since then: for so many steps after it, too,
+  /// in which nothing changes that is equal on all ranks
+  std::int64_t joins_within = 0;
 };
 
 /// How an algorithm's exchanges travel.

@@ -1,12 +1,27 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "comm/transport.h"
 
 namespace starling {
+
+/// A rank's state, which those who wait for admission fetch while the job goes on.
+struct OfferedState {
+  std::uint64_t bytes = 0;
+  /// Copies `count` bytes from `offset` on. Called from a thread of the transport's.
+  std::function<void(std::uint64_t offset, std::byte* to, std::size_t count)> read;
+};
+/// Takes such a state, piece by piece in order, of `bytes` in all. One that begins at 0 replaces
+/// what has come of another.
+using StatePieces =
+    std::function<void(std::uint64_t bytes, std::uint64_t offset, std::string_view piece)>;
 
 /// The ranks of a job that others may join while it runs, and that goes on without a lost one. It
 /// outlives the transports between them, of which there is one at a time. Ranks keep their order; a
@@ -24,6 +39,10 @@ class Membership {
   virtual void set_identity(std::map<std::string, std::string> identity) = 0;
   /// On rank 0, which is the one that is asked: whether a process waits for admission.
   virtual bool asked() = 0;
+  /// What all who wait fetch from now on, in place of an earlier offer, until the next regroup().
+  virtual void offer(OfferedState state) = 0;
+  /// Whether the one that waits longest has all of it.
+  virtual bool fetched() = 0;
   /// The next regroup() lets one in.
   virtual void let_in() = 0;
   /// Refuses those who wait, for this reason.

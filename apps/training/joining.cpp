@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <thread>
@@ -31,6 +33,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/quantity.h"
 #include "core/running_clock.h"
 #include "core/text.h"
 #include "kernels/open_backend.h"
@@ -42,7 +45,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSecret = "/secret";
 constexpr const char* kStretches = "stretches";  // save_stretches()
-constexpr std::size_t kMostHeaderBytes = 64u << 20;
+constexpr std::size_t kMostHeaderBytes = 64u << 20, kPieceBytes = 16u << 20;
+/// In the state of a joiner which was handed over before it joined
+constexpr const char* kAhead = "handed_over_ahead";
 constexpr auto kSecondsToRegroup = std::chrono::seconds(10), kLookAgain = std::chrono::seconds(1);
 
 /// Of the ranks' parameters, so that another number of ranks has no use for it.
@@ -67,7 +72,7 @@ std::string header_of(const SafetensorsFile& state) {
   return nlohmann::json{{"metadata", state.metadata}, {"tensors", tensors}}.dump();
 }
 
-SafetensorsFile read_header(const std::string& text, int from) {
+SafetensorsFile read_header(std::string_view text, int from) {
   SafetensorsFile state;
   try {
     const auto header = nlohmann::json::parse(text);
@@ -89,6 +94,66 @@ SafetensorsFile read_header(const std::string& text, int from) {
   }
   return state;
 }
+
+/// The reader of offered_state()'s bytes, which come in order.
+class StateReader {
+ public:
+  explicit StateReader(int from) : from_(from) {}
+  void add(std::uint64_t bytes, std::string_view piece) {
+    left_ = bytes - come_ - piece.size();
+    come_ += piece.size();
+    while (!piece.empty()) {
+      if (!state_) {
+        std::uint64_t length = sizeof length;
+        if (head_.size() >= sizeof length) std::memcpy(&length, head_.data(), sizeof length);
+        const bool counted = head_.size() >= sizeof length;
+        if (counted && length > kMostHeaderBytes)
+          fail(ExitCode::kLost, "join",
+               "rank {} announces a state whose list of tensors has {} bytes", from_, length);
+        const std::size_t wanted = counted ? sizeof length + length : sizeof length,
+                          taken = std::min(piece.size(), wanted - head_.size());
+        head_.append(piece.substr(0, taken));
+        piece.remove_prefix(taken);
+        if (counted && head_.size() == wanted) begin_tensors(bytes);
+      } else if (done_ == places_.front().size()) {
+        places_.pop_front();
+        done_ = 0;
+      } else {
+        const std::size_t taken = std::min(piece.size(), places_.front().size() - done_);
+        std::memcpy(places_.front().data() + done_, piece.data(), taken);
+        piece.remove_prefix(taken);
+        done_ += taken;
+      }
+    }
+  }
+  bool complete() const { return state_ && left_ == 0; }
+  /// What of it belongs to the sender alone is left out.
+  SafetensorsFile take() {
+    clear(*state_, is_of_sender);
+    state_->metadata["loss_sum"] = state_->metadata["loss_count"] = "0";
+    return std::move(*state_);
+  }
+
+ private:
+  void begin_tensors(std::uint64_t bytes) {
+    state_ = read_header(std::string_view(head_).substr(sizeof(std::uint64_t)), from_);
+    std::uint64_t sum = head_.size();
+    for (auto& [name, tensor] : state_->tensors) {
+      places_.emplace_back(tensor.bytes);
+      sum += tensor.bytes.size();
+    }
+    if (sum != bytes)
+      fail(ExitCode::kLost, "join", "rank {} has sent a state of {} bytes whose tensors have {}",
+           from_, bytes, sum);
+  }
+
+  int from_;
+  std::uint64_t come_ = 0, left_ = 1;
+  std::string head_;  ///< the header's length, and the header
+  std::optional<SafetensorsFile> state_;
+  std::deque<std::span<std::byte>> places_;  ///< of tensors that are not complete
+  std::size_t done_ = 0;                     ///< bytes of the first one
+};
 
 /// A file of its owner alone from the first byte on.
 void write_secret(const std::string& path, const std::string& secret) {
@@ -155,7 +220,37 @@ void withdraw_job(const std::string& folder) {
   fs::remove(folder + kSecret, none);
 }
 
-std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds) {
+OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state) {
+  struct Bytes {
+    std::shared_ptr<const SafetensorsFile> state;
+    std::string head;
+    std::map<std::uint64_t, std::span<const std::byte>> parts;  ///< by where they begin
+  };
+  const auto all = std::make_shared<Bytes>();
+  all->state = std::move(state);
+  const std::string header = header_of(*all->state);
+  const std::uint64_t length = header.size();
+  all->head.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  all->head += header;
+  std::uint64_t bytes = all->head.size();
+  all->parts[0] = std::as_bytes(std::span(all->head));
+  for (const auto& [name, tensor] : all->state->tensors) {
+    if (tensor.bytes.empty()) continue;
+    all->parts[bytes] = tensor.bytes;
+    bytes += tensor.bytes.size();
+  }
+  return {bytes, [all](std::uint64_t offset, std::byte* to, std::size_t count) {
+            for (auto part = std::prev(all->parts.upper_bound(offset)); count > 0; ++part) {
+              const std::size_t before = offset - part->first,
+                                taken = std::min(count, part->second.size() - before);
+              std::memcpy(to, part->second.data() + before, taken);
+              offset += taken, to += taken, count -= taken;
+            }
+          }};
+}
+
+std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
+                                        std::optional<SafetensorsFile>& state) {
   const std::string run = options.join;
   options.config = job_file(run);
   options.output = run;
@@ -183,8 +278,25 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   timeout_seconds = config.sync.timeout_s;
   say("asks to join {}, a run on {}\n", run, counted(site.ranks, "rank"));
   for (std::string asked = job.text;;) {
+    StateReader reader(0);
+    RunningClock::time_point begin;
+    const auto take = [&](std::uint64_t bytes, std::uint64_t offset, std::string_view piece) {
+      if (offset == 0) {
+        reader = StateReader(0);
+        begin = RunningClock::now();
+      }
+      reader.add(bytes, piece);
+      if (reader.complete())
+        say("has a copy of rank 0's state, {} in {}\n", quantity(static_cast<double>(bytes), "B"),
+            quantity(RunningClock::seconds_since(begin), "s"));
+    };
     try {
-      return join_zeromq_job(asked, settings, timeout_seconds);
+      auto membership = join_zeromq_job(asked, settings, timeout_seconds, take);
+      if (reader.complete()) {
+        state = reader.take();
+        state->metadata[kAhead] = "1";
+      }
+      return membership;
     } catch (const Error& error) {
       if (error.code() != ExitCode::kLost) throw;
       // Where rank 0 was lost, the ranks that are left say so soon.
@@ -206,7 +318,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
   nlohmann::json mine;
   if (kept) {
     for (const char* key :
-         {"step", "ranks", kStretches, Trainer::kMet, Trainer::kAlike, Trainer::kBegins,
+         {"step", "ranks", kStretches, kAhead, Trainer::kMet, Trainer::kAlike, Trainer::kBegins,
           TrainingRun::kLost, TrainingRun::kOwesTest, TrainingRun::kEarlyStopping}) {
       if (const auto entry = kept->metadata.find(key); entry != kept->metadata.end())
         mine[key] = entry->second;
@@ -225,7 +337,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
   Handover handover;
   const nlohmann::json* newest = nullptr;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].is_null()) continue;
+    if (all[rank].is_null() || all[rank].contains(kAhead)) continue;
     handover.after_loss = handover.after_loss || all[rank].contains(TrainingRun::kLost);
     if (newest && place(all[rank]) < place(*newest)) continue;
     newest = &all[rank];
@@ -239,7 +351,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
   bool owes_test = false;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const nlohmann::json& of = all[rank];
-    const bool behind = of.is_null() || number(of, Trainer::kMet) < number(*newest, Trainer::kMet);
+    const bool behind = of.is_null() || number(of, Trainer::kMet) != number(*newest, Trainer::kMet);
     if (static_cast<int>(rank) != handover.from && (behind || alike))
       handover.to.push_back(static_cast<int>(rank));
     owes_test = owes_test || (!behind && number(of, "step") == handover.step &&
@@ -251,6 +363,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
     if (newest->contains(key)) entry = (*newest)[key].get<std::string>();
   }
   if (owes_test) handover.metadata[TrainingRun::kOwesTest] = "1";
+  handover.metadata[kAhead];
   SafetensorsFile first;
   if (newest->contains(kStretches)) first.metadata[kStretches] = (*newest)[kStretches];
   handover.stretches = saved_stretches(first, fmt::format("the state of rank {}", handover.from));
@@ -288,31 +401,27 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
   if (receives) exchange.receive_from = {handover.from};
   if (receives) exchange.weights = {1.0};
   int count = 0;
-  const auto move = [&](void* data, std::size_t bytes) {
-    if (bytes == 0) return;
-    const Tensor tensor(*host, Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8);
-    if (sends) std::memcpy(tensor.raw(), data, bytes);
+  const auto move = [&](const Tensor& bytes) {
     transport.wait(transport.start_exchange(
-        exchange, tensor, receives ? std::vector{tensor} : std::vector<Tensor>{},
+        exchange, bytes, receives ? std::vector{bytes} : std::vector<Tensor>{},
         {.step = handover.step, .bucket = count++, .round = -1, .lane = Lane::kAside}));
-    if (receives) std::memcpy(data, tensor.raw(), bytes);
   };
-  std::string header = sends ? header_of(*kept) : std::string();
-  std::uint64_t length = header.size();
-  move(&length, sizeof length);
-  if (length > kMostHeaderBytes)
-    fail(ExitCode::kLost, "join", "rank {} announces a state whose list of tensors has {} bytes",
-         handover.from, length);
-  header.resize(length);
-  move(header.data(), header.size());
-  SafetensorsFile received;
-  if (receives) received = read_header(header, handover.from);
-  for (auto& [name, tensor] : (sends ? *kept : received).tensors)
-    move(tensor.bytes.data(), tensor.bytes.size());
+  OfferedState offered;
+  if (sends) offered = offered_state({std::shared_ptr<void>(), &*kept});
+  StateReader reader(handover.from);
+  const Tensor size(*host, Shape{sizeof offered.bytes}, DType::kUInt8);
+  std::memcpy(size.raw(), &offered.bytes, sizeof offered.bytes);
+  move(size);
+  std::memcpy(&offered.bytes, size.raw(), sizeof offered.bytes);
+  for (std::uint64_t at = 0; at < offered.bytes; at += kPieceBytes) {
+    const std::size_t bytes = std::min<std::uint64_t>(kPieceBytes, offered.bytes - at);
+    const Tensor piece(*host, Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8);
+    if (sends) offered.read(at, reinterpret_cast<std::byte*>(piece.raw()), bytes);
+    move(piece);
+    if (receives) reader.add(offered.bytes, {reinterpret_cast<const char*>(piece.raw()), bytes});
+  }
   if (!receives) return;
-  clear(received, is_of_sender);
-  received.metadata["loss_sum"] = received.metadata["loss_count"] = "0";
-  kept = std::move(received);
+  kept = reader.take();
   adopt();
 }
 

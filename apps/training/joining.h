@@ -34,12 +34,17 @@ void publish_job(const std::string& folder, const TrainConfig& config,
 /// Removes them at the end.
 void withdraw_job(const std::string& folder);
 /// `--join RUN`: asks the job for admission, and waits for it. Options become those of a rank of
-/// it. `timeout_seconds`: the job's.
-std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds);
+/// it. `timeout_seconds`: the job's. `state`: what rank 0 has handed over meanwhile, if anything.
+std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
+                                        std::optional<SafetensorsFile>& state);
+/// A state for those who wait to join.
+OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state);
 
 /// How ranks go on with what they have in memory. Each keeps its own state, but takes another's if
 /// it has joined, or if ranks were lost and it has not taken the last outer step that another has
 /// taken: what is equal on all ranks stays so. All go on from the step of the one that is furthest.
+/// A joiner that has got a state while it waited keeps that, unless what is equal on all ranks has
+/// changed since.
 struct Handover {
   std::int64_t step = 0;
   int from = 0;         ///< the rank whose state others take

@@ -468,7 +468,7 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
                         "--join is for one process, and mpirun has started {}; start each without "
                         "mpirun",
                         session.size());
-    job.membership = ask_to_join(options, job.timeout_seconds);
+    job.membership = ask_to_join(options, job.timeout_seconds, job.kept);
     job.regroups = true;
   }
   const auto make_transport = [&](double timeout_seconds) {

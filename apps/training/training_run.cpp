@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -13,6 +14,7 @@
 
 #include "apps/data/image_collate.h"
 #include "apps/inference/version.h"
+#include "apps/training/joining.h"
 #include "apps/training/verify.h"
 #include "comm/agreement.h"
 #include "core/console.h"
@@ -152,6 +154,7 @@ ExitCode TrainingRun::run_steps() {
     const bool tests = last || config_.evaluate.interval.due(step(), length);
     owes_test_ = tests;
     joins_ = !last && !stopped && joins_now();
+    if (!joins_ && !stopped) offer_state();
     const bool saves = last || stopped || config_.state.checkpoint.interval.due(step(), length);
     if ((config_.sync.verify_checkpoints && saves) ||
         (config_.sync.verify_every > 0 && step() % config_.sync.verify_every == 0))
@@ -373,27 +376,62 @@ void TrainingRun::add_to(SafetensorsFile& state) const {
   if (early_) state.metadata[kEarlyStopping] = early_->text();
 }
 
-bool TrainingRun::asked_to_join() {
-  if (!joining_.membership || transport_.rank() != 0 || !joining_.membership->asked()) return false;
-  const std::string why_not = joining_.why_not(step());
-  if (!why_not.empty()) joining_.membership->refuse(why_not);
-  return why_not.empty();
+TrainingRun::Joins TrainingRun::asked_to_join() {
+  if (!joining_.membership || transport_.rank() != 0 || !joining_.membership->asked())
+    return kNever;
+  if (!fits_) {
+    const std::string why_not = joining_.why_not(step());
+    if (!why_not.empty()) joining_.membership->refuse(why_not);
+    fits_ = why_not.empty();
+    if (!fits_) return kNever;
+  }
+  // Under a quorum ranks are at different steps, and states are handed over when all have stopped.
+  if (trainer_.algorithm().steps.leaves_out) return kAtOuterStep;
+  if (offered_step_ < 0 || !joining_.membership->fetched()) return kNever;
+  if (!trainer_.algorithm().equality.any()) return kAtOuterStep;
+  if (same_period(offered_step_)) return kNow;
+  // Where a period is too short for it, all wait for the state after an outer step.
+  if (std::exchange(renewed_, true)) return kAtOuterStep;
+  offered_step_ = -1;
+  return kNever;
+}
+
+bool TrainingRun::same_period(std::int64_t algorithm_steps) const {
+  const AlgorithmSteps& steps = trainer_.algorithm().steps;
+  const std::int64_t now = trainer_.algorithm_steps();
+  return now / steps.joins_every == algorithm_steps / steps.joins_every &&
+         now % steps.joins_every < steps.joins_within;
+}
+
+void TrainingRun::offer_state() {
+  if (!fits_ || offered_step_ >= 0 || trainer_.algorithm().steps.leaves_out ||
+      trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every != 0)
+    return;
+  trainer_.finish();
+  std::optional<SafetensorsFile> state = trainer_.kept_state();
+  if (!state) return;
+  offered_step_ = trainer_.algorithm_steps();
+  joining_.membership->offer(
+      offered_state(std::make_shared<const SafetensorsFile>(std::move(*state))));
 }
 
 bool TrainingRun::joins_now() const {
-  if (trainer_.algorithm().steps.leaves_out) return step() == join_step_;
+  if (joins_at_once_) return true;
+  if (trainer_.algorithm().steps.leaves_out && transport_.size() > 1) return step() == join_step_;
   return join_agreed_ && trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every == 0;
 }
 
 bool TrainingRun::stop_agreed() {
   if (transport_.size() == 1) {
-    join_agreed_ = join_agreed_ || asked_to_join();
+    const Joins joins = asked_to_join();
+    join_agreed_ = join_agreed_ || joins == kAtOuterStep;
+    joins_at_once_ = joins == kNow;
     if (checkpoints_.pending() && !checkpoints_.busy()) checkpoints_.advance();
     return stop_requested();
   }
   if (trainer_.algorithm().steps.leaves_out) {
     if (stop_requested()) trainer_.ask_to_stop();
-    if (!join_agreed_ && (join_agreed_ = asked_to_join())) trainer_.ask_to_join();
+    if (!join_agreed_ && (join_agreed_ = asked_to_join() == kAtOuterStep)) trainer_.ask_to_join();
     return step() == stop_step_;
   }
   const bool apart = trainer_.algorithm().steps.asynchronous;
@@ -405,14 +443,17 @@ bool TrainingRun::stop_agreed() {
   if (stop_sum_.pending()) {
     const std::vector<double> told = stop_sum_.take();
     stop = told[0] > 0.0;
-    join_agreed_ = join_agreed_ || told[2] > 0.0;
+    const auto joins = static_cast<Joins>(static_cast<int>(told[2]));
+    join_agreed_ = join_agreed_ || joins == kAtOuterStep;
+    joins_at_once_ = joins == kNow && same_period(asked_step_);
     if (checkpoints_.pending() && asked_part_ == checkpoints_.part_number() && told[1] == 0.0)
       checkpoints_.advance();
   }
   if (stop) return true;
   asked_part_ = checkpoints_.part_number();
   const double mine[] = {stop_requested() ? 1.0 : 0.0, checkpoints_.busy() ? 1.0 : 0.0,
-                         !join_agreed_ && asked_to_join() ? 1.0 : 0.0};
+                         static_cast<double>(join_agreed_ ? kNever : asked_to_join())};
+  asked_step_ = trainer_.algorithm_steps();
   stop_sum_.start(mine, step());
   return false;
 }

@@ -91,8 +91,14 @@ class TrainingRun {
   /// Whether any rank got a stop signal. The same exchange tells whether ranks are still writing a
   /// checkpoint, and whether a process waits to join.
   bool stop_agreed();
-  /// On rank 0: whether a process waits that can be let in. Refuses those that cannot.
-  bool asked_to_join();
+  /// When a process may be let in that waits for it: kNow only in this period of outer steps.
+  enum Joins : std::int8_t { kNever, kAtOuterStep, kNow };
+  /// On rank 0. Refuses those that cannot be let in; others first get a state.
+  Joins asked_to_join();
+  /// On rank 0: hands a copy of this rank's state over to those who wait, while all go on.
+  void offer_state();
+  /// Whether this step and an earlier one of the algorithm have the same outer step behind them.
+  bool same_period(std::int64_t algorithm_steps) const;
   /// Whether a rank is to join after this step.
   bool joins_now() const;
   /// Adds what is the run's own to the trainer's.
@@ -131,7 +137,12 @@ class TrainingRun {
   std::deque<PostedLine> posted_;
   std::unique_ptr<AsyncSum> unused_sum_;
   Joining joining_;
-  bool join_agreed_ = false;  ///< a process waits, and all ranks know it
+  bool join_agreed_ = false;    ///< a process waits, and all ranks know it
+  bool joins_at_once_ = false;  ///< it has a state, so that it need not wait for an outer step
+  /// Of the algorithm: the step of the question that is under way, and of the state on offer
+  std::int64_t asked_step_ = 0, offered_step_ = -1;
+  bool fits_ = false;     ///< the run can go on with one rank more
+  bool renewed_ = false;  ///< a state was offered again, as an outer step came first
   bool joins_ = false, after_loss_ = false;
   /// At which ranks agreed to stop in a meeting, or that one joins; -1: none
   std::int64_t stop_step_ = -1, join_step_ = -1;

@@ -116,6 +116,9 @@ void Averages::resume(std::int64_t step) {
   for (std::int64_t t = step - 1; states_ == StatesAt::kReset && reset_at_ == 0 && t >= 0; --t) {
     if (meets(0, t)) reset_at_ = t + 1;
   }
+  for (std::int64_t t = step - 1; met_ == 0 && t >= 0; --t) {
+    for (int b = 0; b < buckets(); ++b) met_ = meets(b, t) ? t + 1 : met_;
+  }
   for (int b = 0; b < buckets(); ++b) {
     for (std::int64_t t = std::max<std::int64_t>(0, step - delay_); t < step; ++t) {
       if (starts(b, t)) under_way_[static_cast<std::size_t>(b)] = true;

@@ -272,7 +272,8 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
                     .undo = "\"quorum\": 0",
                     .leaves_out = waits_for_some,
                     .restarts_updates = settings.states == StatesAt::kReset,
-                    .joins_every = settings.period},
+                    .joins_every = settings.period,
+                    .joins_within = settings.period / settings.fragments - settings.delay},
           .equality = equality,
           .cost = {.exchanges = {{.what = waits_for_some ? PlannedExchange::kGatheredModels
                                                          : PlannedExchange::kModels,

@@ -51,7 +51,8 @@ Frame parse_frame(std::string_view first, const std::vector<std::size_t>& others
   const Frame frame{static_cast<Frame::Kind>(kind), get<std::int32_t>(first, 4),
                     get<std::int64_t>(first, 8), get<std::int64_t>(first, 16)};
   const bool two = frame.kind == Frame::Kind::kHello || frame.kind == Frame::Kind::kData ||
-                   frame.kind == Frame::Kind::kRefused || frame.kind == Frame::Kind::kRoster;
+                   frame.kind == Frame::Kind::kRefused || frame.kind == Frame::Kind::kRoster ||
+                   frame.kind == Frame::Kind::kPiece;
   expect(others.size() == (two ? 1 : 0), "a message of {} parts", others.size() + 1);
   switch (frame.kind) {
     case Frame::Kind::kHello:
@@ -60,6 +61,12 @@ Frame parse_frame(std::string_view first, const std::vector<std::size_t>& others
       break;
     case Frame::Kind::kRoster:
       expect(others[0] <= kMostRosterBytes, "a roster of {} bytes", others[0]);
+      break;
+    case Frame::Kind::kState:
+    case Frame::Kind::kFetch: expect(frame.a >= 0, "a state from byte {} on", frame.a); break;
+    case Frame::Kind::kPiece:
+      expect(frame.a >= 0 && others[0] <= kPieceBytes, "{} bytes of a state, from byte {} on",
+             others[0], frame.a);
       break;
     case Frame::Kind::kData:
       expect(frame.b >= 0 && static_cast<std::size_t>(frame.b) == others[0],

@@ -15,8 +15,10 @@ inline constexpr std::size_t kMostMessageBytes = 64u << 20;
 /// Of a Hello, or a reason.
 inline constexpr std::size_t kMostTextBytes = 4096;
 inline constexpr std::size_t kMostRosterBytes = 1u << 20;
+/// Of a piece of a state, which all but the last have.
+inline constexpr std::size_t kPieceBytes = 1u << 20;
 /// The version of this format; ranks of another one are refused.
-inline constexpr std::int64_t kZeroMqProtocol = 2;
+inline constexpr std::int64_t kZeroMqProtocol = 3;
 /// Why a rank is refused that the others have left out.
 inline constexpr const char* kGoneOn = "the job has gone on without it";
 
@@ -31,9 +33,12 @@ struct Frame {
     kAnswer,   ///< step `a`, bucket `b` as last noted
     kBye,      ///< this rank needs nothing more
     kRefused,  ///< answers a Hello; the second part: why, in one line
-    kRoster    ///< who is in the job from now on; the second part: the Roster
+    kRoster,   ///< who is in the job from now on; the second part: the Roster
+    kState,    ///< offer `tag` of a state of `a` bytes
+    kFetch,    ///< asks for a piece of it, from byte `a` on; `a` its size: all of it has come
+    kPiece     ///< the second part is that piece, of offer `tag`, from byte `a` on
   };
-  static constexpr std::uint32_t kKinds = 9;
+  static constexpr std::uint32_t kKinds = 12;
   Kind kind = Kind::kHello;
   std::int32_t tag = 0;
   std::int64_t a = 0, b = 0;

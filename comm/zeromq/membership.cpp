@@ -22,6 +22,7 @@ namespace {
 
 constexpr auto kAskAfter = std::chrono::seconds(1);
 constexpr double kLastWordSeconds = 0.2;  // after the connection has closed: what was sent before
+constexpr int kPiecesAhead = 8;           // of a state, so that the link is never idle
 constexpr double kMostSecondsToAnswer = 60.0;  // to the first question; later ones may take longer
 
 /// Bytes of the first rank, on all.
@@ -72,7 +73,7 @@ std::shared_ptr<Port> open_port(World& world, const ZeroMqSettings& settings) {
 
 /// Asks for admission to a job, and waits for it: a port whose process is in the roster.
 std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& settings,
-                               double timeout_seconds) {
+                               double timeout_seconds, const StatePieces& pieces) {
   using Clock = RunningClock;
   const Member& first = roster.members.front();
   const std::string whom =
@@ -108,6 +109,14 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
   auto heard = begin, asked = begin;
   std::optional<Clock::time_point> closed;
   bool answered = false;
+  Frame state;  // that was offered last
+  std::int64_t come = 0, fetched = 0;
+  const auto fetch = [&] {
+    const Frame next{.kind = Frame::Kind::kFetch, .tag = state.tag, .a = fetched};
+    const FrameBytes bytes = encode(next);
+    out.send({bytes.data(), bytes.size()});
+    fetched += static_cast<std::int64_t>(kPieceBytes);
+  };
   while (true) {
     while (const auto parts = out.receive()) {
       std::vector<std::size_t> sizes;
@@ -122,6 +131,20 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
                  ? "; join with the run's version, data and config, of which "
                    "--set may change data.path, device and threads"
                  : "");
+      }
+      if (frame.kind == Frame::Kind::kState && pieces) {
+        state = frame;
+        come = fetched = 0;
+        for (int k = 0; k < kPiecesAhead && fetched < state.a; ++k) fetch();
+      }
+      if (frame.kind == Frame::Kind::kPiece && frame.tag == state.tag && frame.a == come) {
+        const std::string_view piece = parts->back().text();
+        pieces(static_cast<std::uint64_t>(state.a), static_cast<std::uint64_t>(come), piece);
+        come += static_cast<std::int64_t>(piece.size());
+        if (fetched < state.a) fetch();
+        if (come != state.a) continue;
+        fetched = come;
+        fetch();
       }
       if (frame.kind != Frame::Kind::kRoster) continue;
       port->roster = parse_roster(parts->back().text());
@@ -183,7 +206,22 @@ class ZeroMqMembership final : public Membership {
     const std::scoped_lock lock(port_->mutex);
     port_->refuse_waiting(reason);
   }
+  void offer(OfferedState state) override {
+    const std::scoped_lock lock(port_->mutex);
+    port_->offered = std::move(state);
+    ++port_->offers;
+    for (Port::Waiting& one : port_->waiting) port_->tell_offer(one);
+  }
+  bool fetched() override {
+    const std::scoped_lock lock(port_->mutex);
+    return port_->offered.read && port_->anybody_waits() &&
+           port_->waiting.front().has == port_->offers;
+  }
   std::unique_ptr<Transport> regroup(double timeout_seconds) override {
+    {
+      const std::scoped_lock lock(port_->mutex);
+      port_->offered = {};
+    }
     return make_wire_transport(make_zeromq_wire(port_, nullptr, timeout_seconds), timeout_seconds);
   }
   bool over() const override { return port_->over; }
@@ -206,10 +244,10 @@ std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> mess
 }
 
 std::shared_ptr<Membership> join_zeromq_job(const std::string& roster,
-                                            const ZeroMqSettings& settings,
-                                            double timeout_seconds) {
+                                            const ZeroMqSettings& settings, double timeout_seconds,
+                                            const StatePieces& pieces) {
   return std::make_shared<detail::ZeroMqMembership>(
-      detail::admitted(detail::parse_roster(roster), settings, timeout_seconds));
+      detail::admitted(detail::parse_roster(roster), settings, timeout_seconds, pieces));
 }
 
 }  // namespace starling

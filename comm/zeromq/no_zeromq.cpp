@@ -3,7 +3,8 @@
 
 namespace starling {
 
-std::shared_ptr<Membership> join_zeromq_job(const std::string&, const ZeroMqSettings&, double) {
+std::shared_ptr<Membership> join_zeromq_job(const std::string&, const ZeroMqSettings&, double,
+                                            const StatePieces&) {
   fail(ExitCode::kUsage, "join",
        "ranks join over ZeroMQ, which this build has not; install libzmq3-dev and build again");
 }

@@ -69,6 +69,32 @@ bool Port::anybody_waits() {
   return !waiting.empty();
 }
 
+void Port::tell_offer(Waiting& to) {
+  to.told = offers;
+  send(to.connection,
+       {.kind = Frame::Kind::kState, .tag = offers, .a = static_cast<std::int64_t>(offered.bytes)});
+}
+
+void Port::answer(const std::string& connection, const Frame& asked, const Frame& started) {
+  const auto one = std::find_if(waiting.begin(), waiting.end(),
+                                [&](const Waiting& w) { return w.connection == connection; });
+  if (one == waiting.end()) return;
+  one->heard = RunningClock::now();
+  if (asked.kind == Frame::Kind::kAsk) {
+    send(connection, started);
+    if (offered.read && one->told != offers) tell_offer(*one);
+  } else if (asked.kind == Frame::Kind::kFetch && offered.read && asked.tag == offers) {
+    const auto from = static_cast<std::uint64_t>(asked.a);
+    if (from >= offered.bytes) {
+      one->has = offers;
+      return;
+    }
+    std::string piece(std::min<std::uint64_t>(kPieceBytes, offered.bytes - from), '\0');
+    offered.read(from, reinterpret_cast<std::byte*>(piece.data()), piece.size());
+    send(connection, {.kind = Frame::Kind::kPiece, .tag = offers, .a = asked.a}, piece);
+  }
+}
+
 void Port::send(const std::string& connection, const Frame& frame, const std::string& text) {
   const FrameBytes bytes = encode(frame);
   if (!in.send(connection, true)) return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "comm/engine/wire.h"
+#include "comm/membership.h"
 #include "comm/zeromq/frames.h"
 #include "comm/zeromq/secret.h"
 #include "comm/zeromq/sockets.h"
@@ -32,6 +34,8 @@ struct Port {
   void consider(const std::string& connection, const Hello& hello);
   /// Whether one of them is still there; forgets the others.
   bool anybody_waits();
+  /// Answers what a process asks that waits; nothing to others.
+  void answer(const std::string& connection, const Frame& asked, const Frame& started);
   void send(const std::string& connection, const Frame& frame, const std::string& text = {});
   void refuse(const std::string& connection, const std::string& reason);
   void refuse_waiting(const std::string& reason);
@@ -54,8 +58,12 @@ struct Port {
     std::string connection;  ///< ZeroMQ's name for it
     Member member;
     RunningClock::time_point heard;
+    std::int32_t told = 0, has = 0;  ///< offers that it was told of, and that it has all of
   };
+  void tell_offer(Waiting& to);
   std::vector<Waiting> waiting = {};
+  OfferedState offered = {};  ///< to those
+  std::int32_t offers = 0;    ///< so many were made
   /// Greetings for the next wire, by connection
   std::vector<std::pair<std::string, Hello>> early = {};
 };

@@ -41,9 +41,11 @@ std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> mess
 
 /// Asks a running job to let this process in, and waits until it is: then regroup() connects it.
 /// `roster`: Membership::roster() of the job. Error(kUsage) with the reason if the job refuses it;
-/// (kLost) if rank 0 is not there, ends, or is silent for longer than the limit.
+/// (kLost) if rank 0 is not there, ends, or is silent for longer than the limit. `pieces` gets the
+/// state that rank 0 offers meanwhile; null: none is fetched.
 std::shared_ptr<Membership> join_zeromq_job(const std::string& roster,
-                                            const ZeroMqSettings& settings, double timeout_seconds);
+                                            const ZeroMqSettings& settings, double timeout_seconds,
+                                            const StatePieces& pieces = {});
 
 /// The value "zeromq" of `sync.transport`; reads its keys.
 TransportPlan zeromq_plan(ConfigSection& keys);

@@ -188,12 +188,8 @@ void ZeroMqWire::take(std::vector<Part>& parts) {
       take(known->second, frame, parts.size() > 2 ? &parts[2] : nullptr);
     } else if (frame.kind == Frame::Kind::kHello) {
       greet(connection, parse_hello(parts[2].text()));
-    } else if (frame.kind == Frame::Kind::kAsk) {
-      for (Port::Waiting& one : port_->waiting) {
-        if (one.connection != connection) continue;
-        one.heard = Clock::now();
-        port_->send(connection, started_);
-      }
+    } else {
+      port_->answer(connection, frame, started_);
     }
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
@@ -210,7 +206,10 @@ void ZeroMqWire::take(int from, const Frame& frame, Part* content) {
   const auto bytes = static_cast<std::size_t>(frame.b);
   switch (frame.kind) {
     case Frame::Kind::kHello:
-    case Frame::Kind::kRefused: break;
+    case Frame::Kind::kRefused:
+    case Frame::Kind::kState:
+    case Frame::Kind::kFetch:
+    case Frame::Kind::kPiece: break;
     case Frame::Kind::kRoster:
       if (Roster roster = parse_roster(content->text()); phase_ == Phase::kMeeting &&
                                                          roster.job == hello_.job &&

@@ -134,6 +134,15 @@ for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}' 
   end "$name" "$name.1.log" 3
 done
 
+# A joiner that has a copy of the state need not wait for an outer step, nor do others wait for it.
+begin ahead --set sync.algorithm.period=1000
+join ahead 1
+verify "ahead: a rank joins" says ahead.0.log 1 "elastic: from step .* on 2 ranks in place of 1"
+verify "ahead: with a copy" grep -aE "^has a copy of rank 0's state, [0-9.]+ [kMG]B in " ahead.1.log
+verify "ahead: before the next outer step" bash -c 'step=$(grep -aoE "elastic: from step [0-9]+" ahead.0.log | grep -oE "[0-9]+$"); [ $((step % 1000)) != 0 ]'
+steps_from ahead
+end ahead ahead.0.log 2
+
 # Who waits for a distant outer step may be stopped, and two of an mpirun are too many.
 begin slow --set sync.algorithm.period=1000000
 check "two of an mpirun" 2 "^.*--join is for one process, and mpirun has started 2" ranks 2 "$train" --join slow

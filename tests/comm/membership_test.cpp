@@ -6,10 +6,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -174,6 +178,57 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "comm/membership: who waits fetches a state while the ranks go on, and one in its place") {
+  const auto state = [](std::size_t bytes, unsigned seed) {
+    std::string text(bytes, '\0');
+    for (char& c : text) c = static_cast<char>(seed = seed * 1664525u + 1013904223u);
+    return text;
+  };
+  const std::array<std::string, 2> states{state(3'000'001, 1), state(20'000'000, 2)};
+  OpenJob job;
+  job.run(
+      2,
+      [&](JobRank& own) {
+        const bool first = own.transport->rank() == 0;
+        const auto go_on_until = [&](const std::function<bool()>& done) {
+          for (double ends = 0.0; ends == 0.0;) {
+            ends = first && done() ? 1.0 : 0.0;
+            own.transport->world().max(&ends, 1);
+          }
+        };
+        go_on_until([&] { return own.membership->asked(); });
+        for (const std::string& text : states) {
+          if (first) {
+            CHECK(own.membership->fetched() == (text == states[1]));  // the one before
+            own.membership->offer(
+                {text.size(), [&](std::uint64_t offset, std::byte* to, std::size_t count) {
+                   std::memcpy(to, text.data() + offset, count);
+                 }});
+          }
+          go_on_until([&] { return own.membership->fetched(); });
+        }
+        OpenJob::admit(own);
+        own.regroup();
+        CHECK(own.sum() == 6);
+      },
+      [&] {
+        std::string come;
+        JobRank own{
+            join_zeromq_job(job.roster, job.settings, kLimit,
+                            [&](std::uint64_t bytes, std::uint64_t offset, std::string_view piece) {
+                              if (offset == 0) come.clear();
+                              CHECK(offset == come.size());
+                              CHECK((bytes == states[0].size() || bytes == states[1].size()));
+                              come += piece;
+                            }),
+            nullptr};
+        CHECK(come == states[1]);
+        own.regroup();
+        CHECK(own.sum() == 6);
+      });
+}
+
 TEST_CASE("comm/membership: a joiner that is lost half-way is left out") {
   OpenJob job;
   job.run(
@@ -251,7 +306,7 @@ TEST_CASE("comm/membership: who cannot join is told why, and the ranks go on") {
     });
   };
   CHECK(contains(with("\"job\":\"", "\"job\":\"0"), "it is a rank of another job"));
-  CHECK(contains(with("\"protocol\":2", "\"protocol\":1"), "version 1 of the protocol, not 2"));
+  CHECK(contains(with("\"protocol\":3", "\"protocol\":1"), "version 1 of the protocol, not 3"));
   CHECK(contains(with("\"members\"", "\"others\""), "without job, generation and members"));
   CHECK(contains(refused(
                      true,
