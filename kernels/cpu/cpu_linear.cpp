@@ -214,7 +214,8 @@ void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const 
       threads_.parallel_for(p.m, 16, [&](Index begin, Index end) {
         for (Index i = begin; i < end; ++i) {
           if (p.accumulate) {
-            kernels<T>().add(c + i * p.line_c, bias, c + i * p.line_c, p.n);
+            const T one = 1;
+            kernels<T>().weighted_sum(&bias, &one, 1, c + i * p.line_c, p.n, true);
           } else {
             std::copy_n(bias, p.n, c + i * p.line_c);
           }

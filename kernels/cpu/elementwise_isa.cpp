@@ -10,24 +10,6 @@ namespace {
 // Elementwise kernels. An output may share memory with an input: every element is read before it is
 // written. Intermediate results are computed in blocks that fit the L1 cache.
 
-/// y[i] = f(i), computed in Compute<T>.
-template <class T, class F>
-static inline void for_each(T* y, Index n, F f) {
-  if constexpr (kIsLow<T>) {
-    constexpr Index kBlock = 512;
-    alignas(64) Compute<T> buffer[kBlock];
-    for (Index begin = 0; begin < n; begin += kBlock) {
-      const Index count = n - begin < kBlock ? n - begin : kBlock;
-      STARLING_LOOP for (Index i = 0; i < count; ++i) buffer[i] = f(begin + i);
-      pack(y + begin, buffer, count, false);
-    }
-  } else {
-    STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = f(i);
-  }
-}
-#define STARLING_VALUE(...) \
-  [=](Index i) __attribute__((always_inline)) { return __VA_ARGS__; }
-
 /// One step of a map: out[i] = function(a[i], b[i]). `out` may be an operand.
 template <class T>
 static void map_step(MapFunction function, const T* operand_a, const T* operand_b, T* out,
@@ -137,11 +119,6 @@ static void map(const MapStep* steps, int count, const T* const* in, const Compu
 }
 
 template <class T>
-static void add(const T* a, const T* b, T* y, Index n) {
-  for_each(y, n, STARLING_VALUE(widen(a[i]) + widen(b[i])));
-}
-
-template <class T>
 static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,
                     std::uint64_t counter) {
   const float threshold = static_cast<float>(p);
@@ -218,7 +195,6 @@ static void set(Kernels<T>& table) {
     table.narrow = narrow_numbers<T>;
   }
   table.map = map<T>;
-  table.add = add<T>;
   table.dropout = dropout<T>;
   table.weighted_sum = weighted_sum<T>;
   table.squares = squares<T>;

@@ -123,7 +123,6 @@ struct Kernels {
   /// or, in R, wide[k]. If both are null, and for constants' slots, its value is constants[k].
   void (*map)(const MapStep* steps, int count, const T* const* in, const R* const* wide,
               const R* constants, const MapResult<T>* results, int outputs, Index n);
-  void (*add)(const T* a, const T* b, T* y, Index n);
   /// Elements first … first + n - 1 of a dropout of x to y (addresses of element 0); `first` is a
   /// multiple of 4.
   void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key,

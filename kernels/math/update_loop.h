@@ -73,6 +73,11 @@ template <class T>
     __builtin_prefetch(bytes + line);
 }
 
+/// Whether there are loops and kernels for 0, 1 and 2 terms: for fp32, which models train in. fp64
+/// always takes the general one, which gives the same bits.
+template <class T>
+inline constexpr bool kSpecialised = sizeof(T) == sizeof(float);
+
 /// Updates one block. Terms is the number of neighbours (0 or more), or -1 if known at run time
 /// only. x_out may be x.
 template <int Terms, class Step, class T, std::size_t... K>
@@ -147,12 +152,15 @@ template <int Terms, class Step, class T>
 template <class Step>
 [[gnu::always_inline]] inline void update_span(const Step& step,
                                                const UpdateSpan<typename Step::Real>& span) {
-  switch (span.terms) {
-    case 0: update_blocks<0>(step, span); break;
-    case 1: update_blocks<1>(step, span); break;
-    case 2: update_blocks<2>(step, span); break;
-    default: update_blocks<-1>(step, span); break;
+  if constexpr (kSpecialised<typename Step::Real>) {
+    switch (span.terms) {
+      case 0: return update_blocks<0>(step, span);
+      case 1: return update_blocks<1>(step, span);
+      case 2: return update_blocks<2>(step, span);
+      default: break;
+    }
   }
+  update_blocks<-1>(step, span);
 }
 
 /// CpuStep::measure of one block, starting at lane `first`, with c as in update_block().

@@ -111,10 +111,9 @@ TEST_CASE(
     "cuda/layers: every rule that measures layers gives the CPU's bits, for any number of "
     "neighbours") {
   for (const LayerReference& reference : test::layer_rules()) {
-    for (const int terms : {0, 1, 2, 3, 17}) {
-      compare_sides<float>(reference, {.terms = terms});
-      compare_sides<double>(reference, {.terms = terms});
-    }
+    for (const int terms : {0, 1, 2, 3, 17}) compare_sides<float>(reference, {.terms = terms});
+    for (const int terms : {0, 17})
+      compare_sides<double>(reference, {.terms = terms});  // one kernel
   }
 }
 

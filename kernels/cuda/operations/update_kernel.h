@@ -380,11 +380,6 @@ std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args,
 template <class Step>
 constexpr bool kDecodes = sizeof(typename Step::Real) == sizeof(float) && !kMeasuresLayers<Step>;
 
-/// Whether there are kernels specialised for 0, 1 and 2 aligned terms: for fp32, which models train
-/// in. fp64 always takes the general kernel, which gives the same bits.
-template <class T>
-constexpr bool kSpecialised = sizeof(T) == sizeof(float);
-
 template <class Launcher, class T, class Rule>
 void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
   const auto mixture = args.encoded ? starling::detail::Mixture{&args.x, args.self_weight, 0}
@@ -392,9 +387,10 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
   bool aligned = true;
   UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
   if (buffers.packs == 0) return;
-  const int kind = args.encoded                                       ? kEncodedTerms
-                   : kSpecialised<T> && aligned && buffers.terms <= 2 ? buffers.terms
-                                                                      : -1;
+  const int kind = args.encoded ? kEncodedTerms
+                   : starling::detail::kSpecialised<T> && aligned && buffers.terms <= 2
+                       ? buffers.terms
+                       : -1;
   rules::with_step(rule.template step<T>(args.lr, args.step), [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
     static_assert(std::is_trivially_copyable_v<Step>,
@@ -439,7 +435,7 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
     }
     require(kind != kEncodedTerms, "update",
             "messages of this kind are decoded before a GPU's update");
-    if constexpr (kSpecialised<T>) {
+    if constexpr (starling::detail::kSpecialised<T>) {
       switch (kind) {
         case 0: return start.template operator()<0, true>();
         case 1: return start.template operator()<1, true>();
