@@ -12,8 +12,7 @@ namespace starling::cpu {
 /// starling::cpu::STARLING_ISA`, and apart from that use only static and always_inline functions:
 /// for any other inline function or template (also of std::) the linker might choose the AVX-512
 /// copy, which crashes on older machines. On ARM64 `avx2` and `avx512` are both NEON, by automatic
-/// vectorisation, and `scalar` is compiled without it. On other processors the three copies are the
-/// same.
+/// vectorisation. `scalar` is without it everywhere.
 enum class Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
 
 /// The best set that this processor and operating system support.
