@@ -53,8 +53,10 @@ tests() {
 semantics() { tests semantics -LE cli -R '^(semantics|bits|comm_mpi)_'; }
 programs() { tests programs -R '^nightly_'; }
 sanitizers() {
-  (sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_tokenizer fuzz_checkpoint fuzz_flight)
-  (thread_sanitizer && note_green tsan 600)
+  sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_tokenizer fuzz_checkpoint fuzz_flight
+  note_green asan 1200
+  thread_sanitizer
+  note_green tsan 600
 }
 fuzz() { (sanitizers=address,undefined address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_tokenizer fuzz_picture fuzz_shards fuzz_network fuzz_messages fuzz_checkpoint fuzz_flight); }
 tidy_all() {

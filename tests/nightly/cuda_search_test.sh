@@ -2,7 +2,7 @@
 # cmake/StarlingCuda.cmake with CUDA's libraries in several places: a toolkit that lacks some, and
 # Python packages that have them. nvcc and the CUDA runtime are real, cuBLASLt, NVRTC and cuDNN are
 # made up. 77 where there is no nvcc.
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 cmake=${STARLING_CMAKE:-$(command -v cmake)}
 # nvcc in the PATH may be a script that starts the one of a toolkit: nvcc itself says where its
 # toolkit lies.
