@@ -120,11 +120,19 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
          "{} holds numbers that are not finite: the file is of a model that diverged; use another",
          what);
   }
-  const std::vector<std::byte> bytes = converted(file, tensor.dtype());
-  check_range(file, tensor.dtype(), bytes, what);
-  std::vector<std::byte> memory(tensor.bytes());
-  to_memory_layout(bytes.data(), tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
-  tensor.backend().copy_from_host(memory.data(), tensor);
+  std::vector<std::byte> other, memory;  // copies only where they differ from the file's bytes
+  const std::byte* bytes = file.bytes.data();
+  if (file.dtype != tensor.dtype()) {
+    other = converted(file, tensor.dtype());
+    check_range(file, tensor.dtype(), other, what);
+    bytes = other.data();
+  }
+  if (layout != TensorLayout::kPlain) {
+    memory.resize(tensor.bytes());
+    to_memory_layout(bytes, tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
+    bytes = memory.data();
+  }
+  tensor.backend().copy_from_host(bytes, tensor);
 }
 
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
