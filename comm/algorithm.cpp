@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/in_replica.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/messages.h"
+#include "comm/replica.h"
 #include "core/error.h"
 #include "core/typed_section.h"
 
@@ -94,6 +96,7 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   const std::string type = section.text("type", "gossip", "see `--list algorithms`");
   AlgorithmPlan plan = make_typed(algorithms(), type, section);
   plan.name = type;
+  plan.messages.block = section.resolved().value("block", std::int64_t{0});
   section.finish();
   if (!plan.make)
     section.error("type", "{} gives a plan without `make`, so nothing can be made of it",
@@ -151,18 +154,30 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
       for (int copy = 0; copy < copies; ++copy) {
         if (state.numbers > 0 && &bucket != site.buckets.data()) continue;
         const Shape shape = state.numbers > 0 ? Shape{state.numbers} : bucket.parameters.shape();
-        Tensor numbers(site.backend, shape, state.dtype.value_or(bucket.parameters.dtype()));
-        site.backend.fill(numbers, 0.0);
+        const DType dtype = state.dtype.value_or(bucket.parameters.dtype());
+        Tensor numbers;
+        if (site.replica && state.numbers == 0) {
+          numbers = site.replica->allocate(site.backend, shape, dtype);
+        } else {
+          numbers = Tensor(site.backend, shape, dtype);
+          site.backend.fill(numbers, 0.0);
+        }
         bucket.sync.push_back({copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy),
                                std::move(numbers)});
+      }
+      // Ranks have unequally many neighbours, and all take part in sharing memory.
+      for (int rank = 0, most = copies; site.replica && rank < site.transport.size(); ++rank) {
+        for (; most < state.copies_on(site.topology, rank); ++most)
+          site.replica->allocate(site.backend, Shape{1}, DType::kUInt8);
       }
     }
   }
   AlgorithmSite whole = site;
   whole.ranks_per_node = plan.needs.ranks_per_node;
   whole.period = plan.steps.period;
-  std::unique_ptr<Algorithm> made =
-      named("algorithm", algorithms().whose(plan.name), [&] { return plan.make(whole); });
+  std::unique_ptr<Algorithm> made = named("algorithm", algorithms().whose(plan.name), [&] {
+    return site.replica ? make_in_replica(whole, plan.make) : plan.make(whole);
+  });
   if (!made)
     fail(ExitCode::kUsage, "algorithm", "the plan of {} makes null; `make` must give an Algorithm",
          algorithms().whose(plan.name));

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,6 +39,8 @@
 
 namespace starling {
 
+class Replica;
+
 /// Clipping of gradients by their norm; norm = 0 disables it.
 struct ClipSettings {
   double norm = 0.0;
@@ -55,10 +58,11 @@ struct RuleGroup {
 /// The gradient norm of a step, before clipping: of the mean over ranks with all-reduce, else of
 /// this rank's gradients. Recorded where updates compute a norm anyway; on CPUs whenever wanted.
 struct GradientRecord {
-  bool wanted = false;     ///< by the step that is about to begin
-  std::int64_t step = -1;  ///< StepInfo::step that the members below belong to
-  Tensor squares;          ///< fp64, on the device: partial sums of squares
-  double scale = 1.0;      ///< factor from the square root of their sum to the norm
+  bool wanted = false;         ///< by the step that is about to begin
+  std::int64_t step = -1;      ///< StepInfo::step that the members below belong to
+  Tensor squares;              ///< fp64, on the device: partial sums of squares
+  double scale = 1.0;          ///< factor from the square root of their sum to the norm
+  Replica* replica = nullptr;  ///< whose other ranks have the squares of other parts; null: none
   /// The norm of this step, if it was recorded. Waits for the device.
   std::optional<double> norm(std::int64_t of_step) const;
 };
@@ -88,6 +92,10 @@ struct AlgorithmSite {
   std::function<void(int bucket)> after_update = {};
   GradientRecord* gradients = nullptr;  ///< null: norms are not recorded
   double timeout_seconds = 300.0;       ///< of an algorithm's own waits for other ranks
+  /// Ranks that share the model; null: each has its own. `buckets` are whole and `transport` is
+  /// Replica::between(). An algorithm gets its rank's parts of the buckets.
+  Replica* replica = nullptr;
+  bool passes_exchange = false;  ///< forward and backward pass use the transport too
 };
 
 /// One step's numbers, the same on all ranks.
@@ -315,6 +323,9 @@ struct AlgorithmMessages {
   int mixed = 1;
   bool gathers = false;       ///< one such tensor of every other rank, instead
   bool mixes_states = false;  ///< the optimizer's states are exchanged, too
+  /// Elements that share a code's scale (key `block`): the parts of a bucket begin at multiples of
+  /// it, and of 32. Set by read_algorithm(); 0: none
+  std::int64_t block = 0;
 };
 
 /// What is bitwise equal on all ranks.

@@ -79,7 +79,7 @@ std::vector<Tensor> mean_model(Transport& transport, const std::vector<Tensor>& 
 
 ConsensusDistance consensus_distance(Transport& transport, Backend& backend,
                                      const std::vector<Bucket>& buckets,
-                                     const std::vector<Tensor>& mean) {
+                                     const std::vector<Tensor>& mean, Transport* all) {
   require(buckets.size() == mean.size(), "averaging", "{} means for {} buckets", mean.size(),
           buckets.size());
   ConsensusDistance result;
@@ -87,16 +87,21 @@ ConsensusDistance consensus_distance(Transport& transport, Backend& backend,
   Tensor totals(backend, Shape{static_cast<std::int64_t>(buckets.size())}, DType::kFloat64);
   backend.fill(totals, 0.0);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const auto add = [&](const Tensor& own, const Tensor& of_mean) {
+      backend.reduce(Reduce::squared_distance(own, of_mean, totals, static_cast<std::int64_t>(b)));
+    };
+    if (buckets[b].own) {  // whose padding is 0 in all
+      add(buckets[b].own_part(buckets[b].parameters), buckets[b].own_part(mean[b]));
+      continue;
+    }
     for (const BucketSlot& slot : buckets[b].layout->slots) {
       const Shape shape{slot.elements};
-      backend.reduce(Reduce::squared_distance(buckets[b].parameters.slice(slot.offset, shape),
-                                              mean[b].slice(slot.offset, shape), totals,
-                                              static_cast<std::int64_t>(b)));
+      add(buckets[b].parameters.slice(slot.offset, shape), mean[b].slice(slot.offset, shape));
     }
   }
   std::vector<double> squares(buckets.size());
   backend.copy_to_host(totals, squares.data());
-  transport.world().sum(squares.data(), squares.size());
+  (all ? *all : transport).world().sum(squares.data(), squares.size());
   double total = 0.0;
   for (const double square : squares) {
     result.per_bucket.push_back(std::sqrt(square / transport.size()));

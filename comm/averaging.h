@@ -21,9 +21,10 @@ struct ConsensusDistance {
   std::vector<double> per_bucket;
 };
 /// The distance of the ranks' parameters from their mean; mean[b] is bucket b's, from mean_model().
-/// Collective. Padding is excluded.
+/// Collective. Padding is excluded. `all`: where ranks have a part of the parameters each
+/// (Bucket::own), all of them; `transport` is then between those with the same part.
 ConsensusDistance consensus_distance(Transport& transport, Backend& backend,
                                      const std::vector<Bucket>& buckets,
-                                     const std::vector<Tensor>& mean);
+                                     const std::vector<Tensor>& mean, Transport* all = nullptr);
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,13 @@ void append(BucketLayout& bucket, Parameter* parameter) {
   const std::int64_t elements = parameter->shape.elements();
   bucket.slots.push_back({parameter, bucket.elements, elements});
   bucket.elements += (elements + kPadding - 1) / kPadding * kPadding;
+}
+
+/// Where the last parameter ends, with its own padding.
+std::int64_t end_of(const BucketLayout& layout) {
+  if (layout.slots.empty()) return 0;
+  const BucketSlot& last = layout.slots.back();
+  return last.offset + last.decay_entries() * kDecayBlock;
 }
 
 void note_place(BucketPlan& plan, const Parameter& parameter, int bucket) {
@@ -53,12 +61,40 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order,
   return plan;
 }
 
+void split_buckets(BucketPlan& plan, int parts, std::int64_t block, bool whole) {
+  require(parts > 0 && block > 0 && block % kPadding == 0, "bucket", "{} parts of blocks of {}",
+          parts, block);
+  for (BucketLayout& bucket : plan.buckets) {
+    bucket.parts = {0};
+    const std::int64_t end = end_of(bucket);
+    if (!whole) {
+      const std::int64_t each = (end + parts * block - 1) / (parts * block) * block;
+      for (int part = 1; part <= parts; ++part) bucket.parts.push_back(part * each);
+    } else {
+      for (int part = 1; part < parts; ++part) {
+        // Where the parameter begins that is nearest to an equal share. Where none is left, parts
+        // are of padding alone.
+        const std::int64_t before = bucket.parts.back(), ideal = end * part / parts;
+        std::int64_t at = before < end ? end : before + kPadding;
+        for (const BucketSlot& slot : bucket.slots) {
+          if (slot.offset > before && std::abs(slot.offset - ideal) < std::abs(at - ideal))
+            at = slot.offset;
+        }
+        bucket.parts.push_back(at);
+      }
+      bucket.parts.push_back(std::max(end, bucket.parts.back() + kPadding));
+    }
+    bucket.elements = bucket.parts.back();
+  }
+}
+
 namespace {
 
 /// `rule` null: states as long as the buckets.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  std::size_t states, const OptimizerRule* rule, bool decay_all,
-                                 DType compute, GradientMemory gradients) {
+                                 DType compute, GradientMemory gradients,
+                                 const Allocate& allocate) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
@@ -67,10 +103,13 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     backend.fill(tensor, 0.0);
     return tensor;
   };
+  const auto kept = [&](std::int64_t elements, DType type) {
+    return allocate ? allocate(Shape{elements}, type) : zeroed(elements, type);
+  };
   for (const BucketLayout& layout : plan.buckets) {
     Bucket bucket;
     bucket.layout = &layout;
-    bucket.parameters = zeroed(layout.elements, dtype);
+    bucket.parameters = kept(layout.elements, dtype);
     bucket.gradient_memory = gradients;
     if (gradients == GradientMemory::kAlways) bucket.gradients = zeroed(layout.elements, dtype);
     std::int64_t state_elements = 0;
@@ -81,8 +120,10 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
       bucket.state_extents.push_back({state_elements, elements, own});
       state_elements += elements;
     }
-    for (std::size_t i = 0; i < states; ++i) bucket.states.push_back(zeroed(state_elements, dtype));
-    if (low) bucket.low = zeroed(layout.elements, compute);
+    // A part of padding alone has states too
+    state_elements += layout.elements - end_of(layout);
+    for (std::size_t i = 0; i < states; ++i) bucket.states.push_back(kept(state_elements, dtype));
+    if (low) bucket.low = kept(layout.elements, compute);
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
@@ -106,14 +147,14 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute) {
   return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all,
-                      compute, GradientMemory::kAlways);
+                      compute, GradientMemory::kAlways, {});
 }
 
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all, DType compute,
-                                 GradientMemory gradients) {
+                                 GradientMemory gradients, const Allocate& allocate) {
   return make_buckets(plan, backend, dtype, rule.facts().states.size(), &rule, decay_all, compute,
-                      gradients);
+                      gradients, allocate);
 }
 
 GradientMemory usual_gradient_memory(const Backend& backend) {
@@ -141,7 +182,8 @@ void Bucket::flip() {
 void Bucket::hold_gradients() {
   if (gradients) return;
   Backend& backend = parameters.backend();
-  gradients = Tensor(backend, parameters.shape(), parameters.dtype());
+  gradients = gradient_place ? gradient_place(parameters.shape(), parameters.dtype())
+                             : Tensor(backend, parameters.shape(), parameters.dtype());
   for (std::size_t k = 0; k < layout->slots.size(); ++k) {
     const BucketSlot& slot = layout->slots[k];
     slot.parameter->grad = gradients.slice(slot.offset, slot.parameter->shape);
@@ -195,6 +237,8 @@ std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run) {
     layers.push_back(layer_of(slot));
     layers.back().first = slot.offset - run.first;
   }
+  // A replica's rank may have a part of padding alone
+  if (layers.empty()) layers.push_back({.elements = run.elements, .weight = false});
   return layers;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct BucketSlot {
 struct BucketLayout {
   std::vector<BucketSlot> slots;  ///< in the traced order in which gradients become ready
   std::int64_t elements = 0;      ///< padded
+  /// Where the parts of a replica's ranks begin, and the end (split_buckets()); empty: one rank has
+  /// all
+  std::vector<std::int64_t> parts = {};
 };
 
 /// The assignment of parameters to buckets: the same on all ranks, and fixed for a run.
@@ -37,9 +41,17 @@ struct BucketPlan {
 /// bucket.
 BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order,
                         const std::vector<Parameter*>& unused, DType dtype, double bucket_bytes);
+/// Divides each bucket into as many parts as a replica has ranks, none of them empty; the buckets
+/// grow by padding. Parts begin at multiples of `block` (of 32); with `whole` where a parameter
+/// begins, for rules and codes that see whole parameters, and are as equal as that allows.
+void split_buckets(BucketPlan& plan, int parts, std::int64_t block, bool whole);
 /// Compares order, names, shapes and dtypes between ranks. On a mismatch every rank throws
 /// Error(kUsage) with the first differing names and their ranks.
 void agree_on_plan(const BucketPlan& plan, DType dtype, World& world);
+
+struct ElementRange {
+  std::int64_t first = 0, elements = 0;
+};
 
 /// A state tensor of the algorithm for one bucket (AlgorithmPlan::states).
 struct SyncState {
@@ -83,6 +95,15 @@ struct Bucket {
   Tensor low;
   /// A partition of the bucket, in order; empty: all of it is in the first group
   std::vector<BucketRun> runs;
+  /// The part that this rank updates, if its replica has several ranks; empty: all of it
+  std::optional<ElementRange> own;
+  /// Allocates the gradients instead of the backend, if set
+  std::function<Tensor(const Shape&, DType)> gradient_place;
+
+  /// This rank's part of a tensor of the bucket's size.
+  Tensor own_part(const Tensor& whole) const {
+    return own ? whole.slice(own->first, Shape{own->elements}) : whole;
+  }
 
   /// The tensor that an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
@@ -98,11 +119,15 @@ struct Bucket {
 /// fp16, low a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute = DType::kFloat32);
-/// The same, with the optimizer rule's states.
+/// Allocates zeroed tensors in the place of the backend.
+using Allocate = std::function<Tensor(const Shape&, DType)>;
+/// The same, with the optimizer rule's states. `allocate`: of parameters, their low-precision
+/// copies and states; null: the backend.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32,
-                                 GradientMemory gradients = GradientMemory::kAlways);
+                                 GradientMemory gradients = GradientMemory::kAlways,
+                                 const Allocate& allocate = {});
 /// kPassing on devices that execute synchronously, since there the next bucket can reuse the memory
 /// as soon as the update's call has returned.
 GradientMemory usual_gradient_memory(const Backend& backend);

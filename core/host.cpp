@@ -157,4 +157,19 @@ void check_stack_limit() {
        limit.rlim_cur >> 10, kLeast >> 10);
 }
 
+std::uint64_t available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  std::uint64_t value = 0, available = 0;
+  while (available == 0 && file >> key >> value) {
+    std::getline(file, unit);
+    if (key == "MemAvailable:") available = value << 10;
+  }
+  std::uint64_t most = 0, used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> most &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used)
+    available = std::min(available, most > used ? most - used : 0);
+  return available;
+}
+
 }  // namespace starling

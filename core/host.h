@@ -35,6 +35,9 @@ struct ProcessState {
   int on_disk = 0;  ///< threads in state D
 };
 ProcessState process_state(int process);
+/// Memory that processes of this host, or of this container if it has a limit, can still take, in
+/// bytes; 0: unknown.
+std::uint64_t available_bytes();
 /// Largest resident set of this process so far, in bytes.
 std::uint64_t peak_resident_bytes();
 

@@ -70,6 +70,12 @@ class Topology {
 struct RankLayout {
   int ranks = 1;
   int ranks_per_node = 1;
+  /// So many consecutive ranks of a node share one copy of the model (comm/replica.h)
+  int replica = 1;
+  /// The replicas, as what topologies, algorithms and samplers take for ranks.
+  RankLayout replicas() const {
+    return {ranks / replica, ranks_per_node > replica ? ranks_per_node / replica : 1};
+  }
 };
 
 using TopologyRegistry = Registry<std::unique_ptr<Topology>, ConfigSection&, const RankLayout&>;

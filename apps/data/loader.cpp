@@ -66,8 +66,9 @@ struct Position {
 
 struct Loader::State {
   const LoaderSettings settings;
-  const std::int64_t samples;  ///< of the training set
-  const std::int64_t batches_per_epoch = samples / settings.ranks / settings.batch_size;
+  const std::int64_t samples;                                               ///< of the training set
+  const std::int64_t joint_batch = settings.batch_size * settings.members;  ///< of all members
+  const std::int64_t batches_per_epoch = samples / settings.ranks / joint_batch;
   std::vector<std::vector<std::int64_t>> shares;  ///< each rank's samples; empty: not partitioned
   std::unique_ptr<BatchMaker> maker;
   Tracer* tracer;
@@ -147,7 +148,16 @@ struct Loader::State {
     return normalised({position.epoch, position.batch + 1});
   }
 
-  /// This rank's samples of an epoch in order; sets `draws` and `loss_shares`.
+  /// A member's runs of all members' samples.
+  std::vector<std::int64_t> share_of(std::vector<std::int64_t> order, int member) const {
+    std::vector<std::int64_t> share;
+    for (std::int64_t first = member * settings.batch_size;
+         first + settings.batch_size <= std::ssize(order); first += joint_batch)
+      share.insert(share.end(), order.begin() + first, order.begin() + first + settings.batch_size);
+    return share;
+  }
+
+  /// The samples of an epoch in order, of all members; sets `draws` and `loss_shares`.
   std::vector<std::int64_t> make_order(std::int64_t epoch) {
     const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
     const bool partitioned = !shares.empty();
@@ -157,7 +167,7 @@ struct Loader::State {
                          .epoch = epoch,
                          .shuffle = settings.shuffle,
                          .samples = samples,
-                         .batch_size = settings.batch_size,
+                         .batch_size = joint_batch,
                          .rank = rank,
                          .ranks = settings.ranks};
       if (partitioned) inputs.share = shares[static_cast<std::size_t>(rank)];
@@ -169,15 +179,19 @@ struct Loader::State {
         sampler->takes_rest())
       remaining = left_of_epoch(*sampler, inputs_of_rank(settings.rank), settings.taken);
 
-    const std::int64_t needed = batches_in(epoch) * settings.batch_size;
+    const std::int64_t needed = batches_in(epoch) * joint_batch;
     const auto order_of_rank = [&](int rank) {
       return dealt(*sampler, inputs_of_rank(rank), needed);
     };
     std::vector<std::int64_t> order = order_of_rank(settings.rank);
     if (settings.loss_shares) {
       loss_shares = settings.loss_shares->of_epoch(
-          epoch, batches_in(epoch), settings.rank,
-          [&](int rank) { return rank == settings.rank ? order : order_of_rank(rank); });
+          epoch, batches_in(epoch), settings.rank * settings.members + settings.member,
+          [&](int rank) {
+            const int of = rank / settings.members;
+            return share_of(of == settings.rank ? order : order_of_rank(of),
+                            rank % settings.members);
+          });
     }
     draws.clear();
     if (sampler->repeats()) {
@@ -250,7 +264,8 @@ struct Loader::State {
           order = make_order(position.epoch);
           order_epoch = position.epoch;
         }
-        const auto first = static_cast<std::size_t>(position.batch * settings.batch_size),
+        const auto first = static_cast<std::size_t>(
+                       (position.batch * settings.members + settings.member) * settings.batch_size),
                    count = static_cast<std::size_t>(settings.batch_size);
         const std::span<const std::int64_t> own(order.data() + first, count);
         ImageChange change = image_change(settings.augment, settings.seed, position.epoch);
@@ -287,11 +302,12 @@ Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& 
           "loader", "rank {} of {} with batch size {}", settings.rank, settings.ranks,
           settings.batch_size);
   const std::int64_t samples = dataset.info().train_samples;
-  if (samples / settings.ranks < settings.batch_size) {
+  if (samples / settings.ranks < settings.batch_size * settings.members) {
     fail(ExitCode::kUsage, "data",
          "batch_size {} × {} rank{} is more than the {} training samples; use a smaller batch_size "
          "or fewer ranks",
-         settings.batch_size, settings.ranks, settings.ranks == 1 ? "" : "s", samples);
+         settings.batch_size, settings.ranks * settings.members,
+         settings.ranks * settings.members == 1 ? "" : "s", samples);
   }
   state_ = std::make_unique<State>(dataset, settings, backend, dtype);
 }

@@ -34,6 +34,9 @@ struct LoaderSettings {
   std::int64_t batch_size = 1;             ///< of one micro-batch on one rank
   std::int64_t side = 0;  ///< of images, in pixels; 0: as the data set declares them
   int rank = 0, ranks = 1;
+  /// Ranks that share a batch of members · batch_size samples, one run of batch_size each, and the
+  /// place of this one: those of a replica, which `rank` and `ranks` count as one
+  int members = 1, member = 0;
   std::shared_ptr<const LossShares> loss_shares;  ///< needed if targets may be ignored
   /// An epoch (-1: none) that another number of ranks began: `taken` is what they used of it, and
   /// each rank makes rest_batches from what remains.
@@ -50,7 +53,7 @@ class Loader {
  public:
   Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend, DType dtype);
   ~Loader();
-  /// floor(floor(samples / ranks) / batch_size), the same on all ranks.
+  /// floor(floor(samples / ranks) / (members · batch_size)), the same on all ranks.
   std::int64_t batches_per_epoch() const;
   /// Sets the position, counted from 0. Called before the first next(), and on resume.
   void start(std::int64_t epoch, std::int64_t batch);

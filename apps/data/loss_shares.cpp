@@ -8,11 +8,13 @@
 namespace starling {
 
 LossShares::LossShares(std::vector<std::int32_t> counts, std::int64_t batch_size,
-                       std::int64_t accumulate, int ranks, AveragesGradients averages_gradients)
+                       std::int64_t accumulate, const RankLayout& site,
+                       AveragesGradients averages_gradients)
     : counts_(std::move(counts)),
       batch_size_(batch_size),
       accumulate_(accumulate),
-      ranks_(ranks),
+      ranks_(site.ranks),
+      replica_(site.replica),
       averages_gradients_(std::move(averages_gradients)) {}
 
 /// The number of counted targets in each micro-batch.
@@ -29,6 +31,7 @@ std::vector<double> LossShares::of_epoch(std::int64_t epoch, std::int64_t batche
                                          const OrderOfRank& order) const {
   std::vector<double> shares = counted_targets(order(rank), batches);
   const auto group = static_cast<std::size_t>(accumulate_);
+  // Counted targets of an update, of the replica's ranks and of all
   std::vector<double> own((shares.size() + group - 1) / group), all(own.size());
   std::vector<char> averaged(own.size());
   bool any = false;
@@ -37,12 +40,17 @@ std::vector<double> LossShares::of_epoch(std::int64_t epoch, std::int64_t batche
   const auto add = [&](const std::vector<double>& counts, std::vector<double>& to) {
     for (std::size_t b = 0; b < counts.size(); ++b) to[b / group] += counts[b];
   };
-  add(shares, own);
-  for (int other = 0; any && other < ranks_; ++other)
-    add(other == rank ? shares : counted_targets(order(other), batches), all);
+  for (int other = 0; other < ranks_; ++other) {
+    const bool near = other / replica_ == rank / replica_;
+    if (!any && !near) continue;
+    const std::vector<double> counts =
+        other == rank ? shares : counted_targets(order(other), batches);
+    if (near) add(counts, own);
+    add(counts, all);
+  }
   for (std::size_t b = 0; b < shares.size(); ++b) {
     const std::size_t u = b / group;
-    const double total = averaged[u] ? all[u] / ranks_ : own[u];
+    const double total = averaged[u] ? all[u] / ranks_ : own[u] / replica_;
     shares[b] = total > 0.0 ? shares[b] / total : 0.0;
   }
   return shares;

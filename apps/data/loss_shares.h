@@ -7,6 +7,7 @@
 
 #include "apps/data/dataset.h"
 #include "core/autograd.h"
+#include "topology/topology.h"
 
 namespace starling {
 
@@ -23,12 +24,12 @@ class LossShares {
   using OrderOfRank = std::function<std::vector<std::int64_t>(int rank)>;
 
   /// `counts`: the counted targets of each training sample (targets_that_count()). `accumulate`:
-  /// micro-batches of an update.
+  /// micro-batches of an update. The ranks of a replica average gradients in all updates.
   LossShares(std::vector<std::int32_t> counts, std::int64_t batch_size, std::int64_t accumulate,
-             int ranks, AveragesGradients averages_gradients);
+             const RankLayout& site, AveragesGradients averages_gradients);
 
   /// The factors of a rank's first `batches` micro-batches of an epoch. `order` is only called for
-  /// other ranks if an update averages gradients.
+  /// other ranks if they average gradients with this one.
   std::vector<double> of_epoch(std::int64_t epoch, std::int64_t batches, int rank,
                                const OrderOfRank& order) const;
 
@@ -44,7 +45,7 @@ class LossShares {
 
   std::vector<std::int32_t> counts_;
   std::int64_t batch_size_, accumulate_;
-  int ranks_;
+  int ranks_, replica_;
   AveragesGradients averages_gradients_;
 };
 

@@ -164,25 +164,28 @@ Tensor share_of(const Tensor& tensor, double weight) {
 }
 
 MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend,
-                               Transport& transport, double weight, const EvaluatedModel& evaluated)
-    : model_(model), transport_(transport) {
+                               Transport& transport, Replica* replica, double weight,
+                               const EvaluatedModel& evaluated)
+    : model_(model), transport_(transport), replica_(replica) {
   keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
-  const bool alone = transport.size() == 1, of_state = evaluated.state >= 0;
-  if (alone && !of_state) return;
-
+  const bool of_state = evaluated.state >= 0;
+  if (alone() && !of_state) {
+    if (transport.size() > 1) average_buffers(transport);
+    return;
+  }
   std::vector<Tensor> values, states;
   for (const Bucket& bucket : buckets) {
-    values.push_back(alone ? bucket.parameters : share_of(bucket.parameters, weight));
+    values.push_back(alone() ? bucket.parameters : share_of(bucket.parameters, weight));
     if (of_state) states.push_back(bucket.states[static_cast<std::size_t>(evaluated.state)]);
   }
-  if (!alone) {
-    values = mean_model(transport, values);
-    const ConsensusDistance distance =
-        starling::consensus_distance(transport, backend, buckets, values);
+  if (!alone()) {
+    values = mean_of(buckets, values);
+    const ConsensusDistance distance = starling::consensus_distance(
+        replica ? replica->between() : transport, backend, buckets, values, &transport);
     consensus_ = distance.total;
     bucket_consensus_ = distance.per_bucket;
-    states = mean_model(transport, states);
+    states = mean_of(buckets, states);
   }
   for (std::size_t b = 0; b < states.size(); ++b) {
     const Tensor sum(backend, values[b].shape(), values[b].dtype());
@@ -191,25 +194,39 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
     values[b] = sum;
   }
   show(buckets, values, backend);
-  if (!alone) average_buffers(transport);
+  if (transport.size() > 1) average_buffers(transport);
 }
 
 MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
-                               Transport& transport, double weight,
+                               Transport& transport, Replica* replica, double weight,
                                const std::vector<Tensor>& parameters,
                                const std::vector<Tensor>& model_buffers)
-    : model_(model), transport_(transport) {
+    : model_(model), transport_(transport), replica_(replica) {
   keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
   std::vector<Tensor> values = parameters;
-  if (transport.size() > 1) {
+  if (!alone()) {
     for (Tensor& value : values) value = share_of(value, weight);
-    values = mean_model(transport, values);
+    values = mean_of(buckets, values);
   }
   show(buckets, values, backend);
   for (std::size_t k = 0; k < model_buffers.size(); ++k)
     model.buffers()[k]->value = model_buffers[k];
   if (transport.size() > 1) average_buffers(transport);
+}
+
+std::vector<Tensor> MeanModelScope::mean_of(const std::vector<Bucket>& buckets,
+                                            const std::vector<Tensor>& values) {
+  if (!replica_) return mean_model(transport_, values);
+  std::vector<Tensor> means, own, own_means;
+  for (std::size_t b = 0; b < values.size(); ++b) {
+    means.push_back(replica_->allocate(values[b].backend(), values[b].shape(), values[b].dtype()));
+    own.push_back(buckets[b].own_part(values[b]));
+    own_means.push_back(buckets[b].own_part(means.back()));
+  }
+  mean_model(replica_->between(), own, own_means);
+  replica_->barrier();
+  return means;
 }
 
 void MeanModelScope::keep_own() {

@@ -8,6 +8,7 @@
 #include "apps/data/loader.h"
 #include "apps/training/tasks/metric.h"
 #include "comm/bucket.h"
+#include "comm/replica.h"
 #include "comm/transport.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -44,15 +45,17 @@ Tensor share_of(const Tensor& tensor, double weight);
 /// Collective; does not use receive buffers of exchanges.
 class MeanModelScope {
  public:
+  /// `replica`: whose ranks share the means, which each makes a part of; null: each rank has all.
   /// `weight`: of this rank in the mean of parameters, not of states (Algorithm::mean_weight()).
   /// `evaluated`: OptimizerRule::evaluated().
   MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport,
-                 double weight = 1.0, const EvaluatedModel& evaluated = {});
+                 Replica* replica = nullptr, double weight = 1.0,
+                 const EvaluatedModel& evaluated = {});
   /// For other tensors than the parameters: one per bucket with its layout, and floating-point
   /// buffers, one for each of the model's.
   MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
-                 Transport& transport, double weight, const std::vector<Tensor>& parameters,
-                 const std::vector<Tensor>& model_buffers);
+                 Transport& transport, Replica* replica, double weight,
+                 const std::vector<Tensor>& parameters, const std::vector<Tensor>& model_buffers);
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
@@ -65,6 +68,11 @@ class MeanModelScope {
 
  private:
   void keep_own();
+  /// The mean over ranks of tensors of the buckets' sizes; of a replica in memory that it shares.
+  std::vector<Tensor> mean_of(const std::vector<Bucket>& buckets,
+                              const std::vector<Tensor>& values);
+  /// Whether there is one model alone, so that it is the mean.
+  bool alone() const { return transport_.size() == (replica_ ? replica_->size() : 1); }
   /// Makes the model's parameters views into these tensors, one per bucket.
   void show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
             Backend& backend);
@@ -73,6 +81,7 @@ class MeanModelScope {
 
   Model& model_;
   Transport& transport_;
+  Replica* replica_;
   std::vector<Tensor> own_parameters_, own_low_, own_buffers_;
   double consensus_ = 0.0;
   std::vector<double> bucket_consensus_;

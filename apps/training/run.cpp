@@ -151,6 +151,8 @@ void print_header(const TrainConfig& config, const RankLayout& site, const Shape
   say(chosen);
   say("{}: {}\n", config.resolved["model"].value("type", "model"),
       run_headline(config, site, trace));
+  if (const std::string warning = memory_warning(config, site, trace); !warning.empty())
+    log::warning("{}", warning);
   say(config.data.info.contents);
   say(period_text(config, site));
   if (config.data.cache) say("{}\n", config.data.cache->text());
@@ -225,8 +227,14 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   if (is_process) open_flight_recorder(config.output, folder, transport);
   ShapeTrace trace = planned;
   if (!config.length.stretches.empty() &&
-      config.length.stretches.back().batch_size != config.length.batch_size) {
-    config.length.batch_size = config.length.stretches.back().batch_size;
+      config.length.stretches.back().batch_size != config.length.batch_size * site.replica) {
+    const std::int64_t joint = config.length.stretches.back().batch_size;
+    if (joint % site.replica != 0)
+      fail_on_all_ranks(ExitCode::kUsage, "config", {.file = config.source, .key = "sync.replica"},
+                        "is {}, which does not divide the {} samples of a replica's batch that "
+                        "the run goes on with; give a batch_size, or another replica",
+                        site.replica, joint);
+    config.length.batch_size = joint / site.replica;
     trace = trace_shapes(config);
   }
   const std::string chosen = folder.resume && !other_ranks
@@ -387,7 +395,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   if (session && session->rank() == 0) {
     for (const std::string& warning : session->warnings()) log::warning("{}", warning);
   }
-  const RankLayout site{transport->size(), transport->world().local_size()};
+  RankLayout site{transport->size(), transport->world().local_size()};
   if (job.initial_ranks == 0) job.initial_ranks = site.ranks;
   TrainConfig config;
   ShapeTrace trace;
@@ -402,6 +410,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     options.evaluate = transport->world().all_gather(options.evaluate).front();
   on_all_ranks(*transport, [&] {
     config = read_for_ranks(options, site, transport->rank() == 0);
+    site.replica = config.sync.replica;
     if (const std::string& note = config.state.init.told;
         transport->rank() == 0 && options.resume.empty() && !note.empty())
       log::info("init: {}", note);

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "apps/data/complexity.h"
 #include "apps/data/image_collate.h"
 #include "apps/data/loss_shares.h"
+#include "apps/inference/checkpoint_file.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/training/config/graph_plan.h"
@@ -31,6 +34,18 @@
 namespace starling {
 namespace {
 
+/// Gives each of a replica's ranks a part of each bucket, at the edges of what codes and rules see
+/// as one.
+void divide_among_ranks(const TrainConfig& config, int ranks, BucketPlan& plan) {
+  std::int64_t block = kDecayBlock;
+  bool whole = config.optimizer.rule->facts().measures_layers || config.sync.mixer.sparse;
+  for (const ParameterGroup& group : config.optimizer.groups)
+    whole = whole || group.rule->facts().measures_layers;
+  for (const AlgorithmPlan* algorithm : config.sync.plans())
+    block = std::lcm(block, std::max(algorithm->messages.block, kDecayBlock));
+  split_buckets(plan, ranks, block, whole);
+}
+
 /// Groups of rules for an algorithm whose step 0 is the run's `first`.
 std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const RunLength& length,
                                    std::int64_t first) {
@@ -51,6 +66,11 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       length_(run_length(config, site)),
       backend_(backend),
       transport_(transport),
+      replica_(site.replica > 1
+                   ? std::make_unique<Replica>(transport, site.replica,
+                                               make_process_sharing(config.sync.timeout_s),
+                                               config.sync.timeout_s)
+                   : nullptr),
       plan_(plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
                          config.sync.bucket_bytes)),
       tape_(backend),
@@ -63,9 +83,15 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       activation_bytes_(trace.activation_bytes),
       target_flops_(trace.target_flops) {
   agree_on_plan(plan_, config.device.dtype, transport);
+  if (replica_) {
+    divide_among_ranks(config, site.replica, plan_);
+    allocate_ = [this](const Shape& shape, DType dtype) {
+      return replica_->allocate(backend_, shape, dtype);
+    };
+  }
   buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
                           config.optimizer.decay_all, config.device.compute,
-                          usual_gradient_memory(backend));
+                          usual_gradient_memory(backend), allocate_);
   if (!config.optimizer.groups.empty()) {
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.optimizer.groups) decays.push_back(group.own_decay);
@@ -73,6 +99,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
         backend, buckets_,
         [&](const Parameter& parameter) { return config.optimizer.group_of(parameter); }, decays);
   }
+  if (replica_) replica_->open(buckets_);
   config.model->allocate_rest(backend, config.device.dtype, config.device.compute);
   open_part(0);
   schedule_ =
@@ -84,7 +111,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   if (config.task->ignores())
     loss_shares_ = std::make_shared<const LossShares>(
         targets_that_count(*config.data.dataset, transport.world()), config.length.batch_size,
-        config.length.accumulate, transport.size(), [this](std::int64_t epoch, std::int64_t batch) {
+        config.length.accumulate, site, [this](std::int64_t epoch, std::int64_t batch) {
           const std::int64_t step = std::max(length_.step_of_epoch(static_cast<double>(epoch)),
                                              length_.stretches().back().step) +
                                     batch / config_.length.accumulate;
@@ -96,17 +123,19 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       *config.data.dataset, config.length.batch_size, transport.rank(), transport.size(), backend,
       config.device.compute, loader_settings().threads, config.evaluate.views);
   if (config.state.ema)
-    average_ = std::make_unique<ModelAverage>(*config.state.ema, backend, buckets_, *config.model);
+    average_ = std::make_unique<ModelAverage>(*config.state.ema, backend, buckets_, *config.model,
+                                              allocate_);
   if (config.state.lookahead)
-    lookahead_ =
-        std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_, *config.model);
+    lookahead_ = std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_,
+                                             *config.model, allocate_);
   resident_bytes_ = backend.memory_stats().in_use;
   for (const Bucket& bucket : buckets_)
     if (!bucket.gradients)
       resident_bytes_ += bucket.parameters.bytes();  // there may be all at once
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const Part of = part(k);
-    part_traffic_.push_back(step_traffic(config, trace, site, of.algorithm, of.topology));
+    part_traffic_.push_back(
+        step_traffic(config, trace, site.replicas(), of.algorithm, of.topology));
   }
 }
 
@@ -142,8 +171,10 @@ LoaderSettings Trainer::loader_settings(bool continues) const {
   settings.threads = config_.data.threads > 0
                          ? config_.data.threads
                          : spare_threads(config_.device, transport_.world(), backend_.device());
-  settings.rank = transport_.rank();
-  settings.ranks = transport_.size();
+  settings.rank = transport_.rank() / replica_size();
+  settings.ranks = transport_.size() / replica_size();
+  settings.members = replica_size();
+  settings.member = transport_.rank() % replica_size();
   settings.loss_shares = loss_shares_;
   if (continues && length_.stretches().size() > 1) {
     settings.continued_epoch = length_.continued_epoch();
@@ -195,7 +226,7 @@ void Trainer::open_part(std::size_t k) {
   // The exchanges that are encoded are another part's.
   const bool whole = config_.sync.mixer.encodes && !plan.messages.encoding;
   mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.sync.mixer)
-               .make(backend_, transport_, encoding);
+               .make(backend_, between(), encoding);
   std::function<void(int)> after_update;
   if (config_.state.lookahead) {
     after_update = [this](int bucket) {
@@ -204,7 +235,7 @@ void Trainer::open_part(std::size_t k) {
   }
   gradients_ = {};
   algorithm_ = make_algorithm(plan, {.backend = backend_,
-                                     .transport = transport_,
+                                     .transport = between(),
                                      .mixer = *mixer_,
                                      .rule = *config_.optimizer.rule,
                                      .buckets = buckets_,
@@ -217,7 +248,9 @@ void Trainer::open_part(std::size_t k) {
                                      .groups = rule_groups(config_.optimizer, length_, first),
                                      .after_update = std::move(after_update),
                                      .gradients = &gradients_,
-                                     .timeout_seconds = config_.sync.timeout_s});
+                                     .timeout_seconds = config_.sync.timeout_s,
+                                     .replica = replica_.get(),
+                                     .passes_exchange = norm_sums_ != nullptr});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_,
                                                  config_.optimizer.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
@@ -229,9 +262,13 @@ void Trainer::close_part(const std::vector<Tensor>& parameters) {
   // Other ranks may have read the old ones where they lay
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
-    bucket.spare = parameters[b];
-    bucket.flip();
-    bucket.spare = Tensor();
+    if (replica_) {
+      backend_.copy(bucket.own_part(parameters[b]), bucket.own_part(bucket.parameters));
+    } else {
+      bucket.spare = parameters[b];
+      bucket.flip();
+      bucket.spare = Tensor();
+    }
     bucket.sync.clear();
   }
   mixer_.reset();
@@ -250,9 +287,11 @@ void Trainer::switch_to(std::size_t k) {
   }
   const std::vector<Tensor> means = mean_model(transport_, parameters),
                             other_means = mean_model(transport_, others);
+  meet_replica();  // what the others still read is of all
   for (std::size_t i = 0; i < others.size(); ++i) backend_.copy(other_means[i], others[i]);
   backend_.synchronize();
   close_part(means);
+  meet_replica();
   config_.model->refresh_low();
   if (scaler_ && transport_.size() > 1) {
     LossScaleState state = scaler_->settle();
@@ -295,7 +334,12 @@ void Trainer::initialise() {
     config_.data.sampler->set_complexities(complexities_);
   }
   loader_->start(0, 0);
+  meet_replica();  // nobody sets what another has trained
   note_beginning();
+}
+
+void Trainer::meet_replica() {
+  if (replica_) replica_->barrier({.step = step_});
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source, bool after_loss) {
@@ -311,16 +355,18 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
     }
     close_part(fresh);
     open_part(k);
+    meet_replica();
   }
   RunCounters counters;
+  const bool own_alone = replica_ && replica_->place() > 0 && !is_mean_of_ranks(file);
   const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
   on_all_ranks(transport_, [&] {
     counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule,
-                          !is_mean_of_ranks(file));
+                          !is_mean_of_ranks(file), own_alone);
     if (by_complexity)
       complexities_ = load_complexities(file, source, config_.data.info.train_samples);
-    if (average_) average_->load(file, source);
-    if (lookahead_) lookahead_->load(file, source);
+    if (average_) average_->load(file, source, own_alone);
+    if (lookahead_) lookahead_->load(file, source, own_alone);
   });
   if (by_complexity) config_.data.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
@@ -477,6 +523,8 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
 SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
+  const bool member = replica_ && replica_->place() > 0;  // its replica's first rank saves the rest
+  copies = copies && !member;
   const OptimizerRule& rule = *config_.optimizer.rule;
   SafetensorsFile file =
       save_state(*config_.model, buckets_, rule, counters, config_.resolved, transport_.size(),
@@ -488,6 +536,7 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   save_contents(config_.data.info, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata[kThreads] = threads_text();
+  if (member) leave_to_first(replica_->index() * replica_->size(), file);
   if (transport_.rank() != 0) return file;
   describe_model(config_, step_, file);
   nlohmann::json mean = nlohmann::json::object();
@@ -501,6 +550,26 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   }
   if (!mean.empty()) file.metadata[kMeanMetadata] = mean.dump();
   return file;
+}
+
+void Trainer::leave_to_first(int first, SafetensorsFile& file) const {
+  std::set<std::string> own;
+  for (const ModelBuffer* buffer : config_.model->buffers()) {
+    for (const char* prefix : {"model.", "ema.", "lookahead."}) own.insert(prefix + buffer->name);
+    to_file_tensor(buffer->value, TensorLayout::kPlain, file.tensors["model." + buffer->name]);
+  }
+  for (const SyncState& state : buckets_.front().sync) {
+    if (state.numbers.elements() == buckets_.front().layout->elements) continue;
+    own.insert("sync." + state.name);
+    to_file_tensor(state.numbers, TensorLayout::kPlain, file.tensors["sync." + state.name]);
+  }
+  std::map<std::string, int> elsewhere;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!own.contains(name)) elsewhere[name] = first;
+  }
+  std::erase_if(file.tensors, [&](const auto& entry) { return elsewhere.contains(entry.first); });
+  file.metadata[kSharedTensors] = nlohmann::json(elsewhere).dump();
+  file.metadata[kReplicaOf] = std::to_string(first);
 }
 
 std::optional<SafetensorsFile> Trainer::kept_state() {
@@ -536,9 +605,10 @@ void Trainer::recalibrate_norms(MeanModelScope& shown) {
 
 EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   const double weight = algorithm_->mean_weight();
+  meet_replica();  // a moving average has parts of all
   EvaluationResult of_average;
   if (average_) {
-    MeanModelScope shown(*config_.model, buckets_, backend_, transport_, weight,
+    MeanModelScope shown(*config_.model, buckets_, backend_, transport_, replica_.get(), weight,
                          average_->parameters(), average_->buffers());
     recalibrate_norms(shown);
     of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_,
@@ -547,7 +617,7 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
     if (meanwhile.average) meanwhile.average();
   }
   // Every group's rule says the same: the config's reader sees to it.
-  MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight,
+  MeanModelScope mean(*config_.model, buckets_, backend_, transport_, replica_.get(), weight,
                       config_.optimizer.rule->facts().evaluated);
   recalibrate_norms(mean);
   EvaluationResult result =

@@ -18,6 +18,7 @@
 #include "apps/training/state/loss_scaler.h"
 #include "apps/training/state/model_average.h"
 #include "apps/training/state/training_state.h"
+#include "comm/replica.h"
 #include "comm/scheduler.h"
 
 // This folder: training as a library; the programs in apps/ are command lines around it. run: from
@@ -141,6 +142,8 @@ class Trainer {
   /// Warns if the learning rate jumps, or the number of threads has changed, since the checkpoint.
   void tell_changes(const SafetensorsFile& file, const std::string& source) const;
   std::string threads_text() const;  ///< "" on a GPU
+  /// Makes the file say that its replica's first rank has the tensors that all of its ranks share.
+  void leave_to_first(int first, SafetensorsFile& file) const;
   void issue_step();
   double rate(std::int64_t step) const;
   /// Issues one micro-batch's forward and backward pass, and returns the loss. Sets fp16's values
@@ -161,10 +164,18 @@ class Trainer {
   /// sync.batch_norm: recomputes statistics of the model in `shown`, before a test.
   void recalibrate_norms(MeanModelScope& shown);
 
+  /// Waits until all ranks of the replica are here, where there are several.
+  void meet_replica();
+  /// What algorithms take for all ranks there are: this one, or those at this place of a replica.
+  Transport& between() const { return replica_ ? replica_->between() : transport_; }
+  int replica_size() const { return replica_ ? replica_->size() : 1; }
+
   TrainConfig& config_;
   RunLength length_;
   Backend& backend_;
   Transport& transport_;
+  std::unique_ptr<Replica> replica_;  ///< with sync.replica
+  Allocate allocate_;                 ///< in the replica's memory; null without
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<Schedule> schedule_;

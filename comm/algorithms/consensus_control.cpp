@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/algorithms/updater.h"
+#include "comm/replica.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/reduce.h"
 #include "kernels/decode_sum.h"
@@ -16,6 +17,7 @@ ConsensusControl::ConsensusControl(const AlgorithmSite& site, double above,
                                    std::int64_t check_every, std::int64_t interval, Tensor saved)
     : backend_(site.backend),
       transport_(site.transport),
+      replica_(site.replica),
       topology_(std::make_unique<WithGlobalRounds>(*site.topology, 2)),
       above_(above),
       check_every_(check_every),
@@ -72,6 +74,7 @@ void ConsensusControl::start_sums() {
 void ConsensusControl::judge() {
   std::array<double, 2> sums{};
   on_update_stream(backend_, [&] { backend_.copy_to_host(sums_, sums.data()); });
+  if (replica_) replica_->sum(sums.data(), sums.size(), {.step = step_});
   if (sums[1] > 0.0 && std::sqrt(sums[0] / sums[1]) > above_) global_next_ = true;
   summing_ = false;
 }

@@ -59,6 +59,7 @@ class ConsensusControl {
 
   Backend& backend_;
   Transport& transport_;
+  Replica* replica_;  ///< whose other ranks measure other parts
   std::unique_ptr<Topology> topology_;
   double above_;
   std::int64_t check_every_, interval_, step_ = 0, rounds_ = 0;

@@ -9,12 +9,15 @@
 
 namespace starling {
 
+class Replica;
+
 /// Norms of gradients, summed in fp64 by parameter in traced order, so that the bits of the global
 /// norm do not depend on bucket sizes and padding. Never waits for the device: factors are computed
 /// on the device, where updates read them.
 class GradientNorm {
  public:
-  GradientNorm(Backend& backend, const std::vector<Bucket>& buckets);
+  /// `replica`: whose ranks have the other parts of the buckets, and call measure() too; null: none
+  GradientNorm(Backend& backend, const std::vector<Bucket>& buckets, Replica* replica = nullptr);
 
   /// Sums the squares of the gradients in buckets [begin, end), on the current stream.
   void measure(int begin, int end);
@@ -27,6 +30,7 @@ class GradientNorm {
  private:
   Backend& backend_;
   const std::vector<Bucket>& buckets_;
+  Replica* replica_;
   std::vector<std::int64_t> first_;  ///< per bucket, its first parameter's place in totals_
   Tensor totals_;                    ///< fp64, one per parameter
 };

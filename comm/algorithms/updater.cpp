@@ -15,7 +15,9 @@
 namespace starling {
 
 Updater::Updater(const AlgorithmSite& site, double gradient_share, bool by_rule)
-    : site_(site), gradient_share_(gradient_share), norm_(site.backend, site.buckets) {
+    : site_(site),
+      gradient_share_(gradient_share),
+      norm_(site.backend, site.buckets, site.replica) {
   for (std::size_t b = 0; b < site.buckets.size(); ++b)
     names_.push_back("bucket " + std::to_string(b));
   if (by_rule && site.rule.facts().measures_layers) make_layers();
@@ -78,7 +80,7 @@ Tensor Updater::decay_of(const Bucket& bucket, std::int64_t elements) {
 void Updater::measure_all(const StepInfo& info) {
   const int buckets = static_cast<int>(site_.buckets.size());
   norm_.measure(0, buckets);
-  note_squares(norm_.totals(), info);
+  note_squares(norm_.totals(), info, nullptr);
   norm_.control(0, buckets, scale(info), clips_globally() ? site_.clip.norm : 0.0,
                 site_.check_overflow, global_);
   skip_is_known_ = false;
@@ -98,23 +100,24 @@ Tensor Updater::control_of(int bucket, const StepInfo& info) {
   // Every bucket's squares are known already where an overflow was looked for, and one bucket's
   // overflow skips them all.
   if (!site_.check_overflow) norm_.measure(bucket, bucket + 1);
-  note_squares(norm_.totals(), info);
+  note_squares(norm_.totals(), info, nullptr);
   norm_.control(bucket, bucket + 1, scale(info), site_.clip.norm, false, of_bucket_);
   if (site_.check_overflow)
     site_.backend.copy(global_.slice(1, Shape{1}), of_bucket_.slice(1, Shape{1}));
   return of_bucket_;
 }
 
-void Updater::note_squares(const Tensor& squares, const StepInfo& info) {
+void Updater::note_squares(const Tensor& squares, const StepInfo& info, Replica* replica) {
   if (!site_.gradients) return;
   site_.gradients->squares = squares;
   site_.gradients->scale = scale(info);
   site_.gradients->step = info.step;
+  site_.gradients->replica = replica;
 }
 
 Tensor Updater::squares_of(int bucket, std::size_t run, const StepInfo& info) {
   if (!squares_ || !site_.gradients->wanted) return {};
-  note_squares(squares_, info);
+  note_squares(squares_, info, site_.replica);
   return squares_.slice(
       first_part_[static_cast<std::size_t>(bucket)] + static_cast<std::int64_t>(run), Shape{1});
 }

@@ -72,8 +72,8 @@ class Updater {
   Tensor decay_of(const Bucket& bucket, std::int64_t elements);
   /// Performs args_ for one run of the bucket.
   void update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info);
-  /// Sets GradientRecord::squares.
-  void note_squares(const Tensor& squares, const StepInfo& info);
+  /// Sets GradientRecord. `replica`: whose other ranks have more squares.
+  void note_squares(const Tensor& squares, const StepInfo& info, Replica* replica);
   /// Where the update of a run writes its sum of squares, if updates compute them.
   Tensor squares_of(int bucket, std::size_t run, const StepInfo& info);
 

@@ -43,8 +43,8 @@ std::string swap_descriptors(World& world, const std::vector<int>& local, double
                              const std::function<Descriptor()>& make,
                              const std::function<void(std::size_t, Descriptor)>& accept);
 
-/// Shares one block of memory per rank: make(file) makes this rank's and opens its file, map(file)
-/// maps another rank's.
+/// Shares one block of memory per rank: make(file) makes this rank's and opens its file, map(k,
+/// file) maps that of local[k].
 template <class Block, class Make, class Map>
 HostBlocks<Block> share_blocks(World& world, const std::vector<int>& local, double timeout_seconds,
                                const Make& make, const Map& map) {
@@ -58,7 +58,7 @@ HostBlocks<Block> share_blocks(World& world, const std::vector<int>& local, doub
         blocks.of[static_cast<std::size_t>(own)] = make(file);
         return file;
       },
-      [&](std::size_t place, const Descriptor& file) { blocks.of[place] = map(file); });
+      [&](std::size_t place, const Descriptor& file) { blocks.of[place] = map(place, file); });
   if (!blocks.refusal.empty()) blocks.of.clear();
   return blocks;
 }

@@ -11,6 +11,9 @@
 #include <new>
 #include <string_view>
 #include <thread>
+#include <utility>
+
+#include "core/running_clock.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -121,6 +124,50 @@ bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
     // ranks' memory may be mapped read-only.
     syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &pause,
             nullptr, 0);
+  }
+}
+
+CountWaits::CountWaits(double timeout_seconds, bool spin, std::function<void()> check)
+    : timeout_seconds_(timeout_seconds),
+      spin_(spin),
+      check_(std::move(check)),
+      late_(timeout_seconds) {}
+
+void CountWaits::operator()(const ControlBlocks& controls, int own, const std::vector<int>& ranks,
+                            std::size_t index, Member member, std::uint32_t target,
+                            Pulse::Doing doing, const ExchangeLabel& label,
+                            const std::function<std::string()>& what) {
+  constexpr auto kSlice = std::chrono::milliseconds(20);  // interval of checks during a long wait
+  const auto count_of = [&](int r) -> const std::atomic<std::uint32_t>& {
+    return controls.at(r)->counts(index)->*member;
+  };
+  const auto known_of = [&](int r) {
+    const Pulse& pulse = controls.at(r)->pulse;
+    return AwaitedRank{r, pulse.seconds_ago(), pulse.text(), !reached(count_of(r), target)};
+  };
+  RunningClock::time_point begin{};
+  auto spin = std::chrono::nanoseconds(spin_ ? std::chrono::microseconds(20)
+                                             : std::chrono::microseconds(0));
+  for (const int r : ranks) {
+    if (reached(count_of(r), target)) continue;
+    if (begin == RunningClock::time_point{}) {
+      begin = RunningClock::now();
+      controls.at(own)->pulse.beat(doing, label);
+    }
+    const auto deadline = begin + RunningClock::seconds(timeout_seconds_);
+    const auto waited = [&] { return RunningClock::seconds_since(begin); };
+    while (!wait_for(count_of(r), target, spin, kSlice)) {
+      spin = std::chrono::nanoseconds(0);
+      if (check_) check_();
+      check_lost_ranks();
+      if (RunningClock::now() >= deadline) {
+        std::vector<AwaitedRank> known;
+        for (const int other : ranks) known.push_back(known_of(other));
+        fail_wait(own, what(), label, timeout_seconds_, std::move(known));
+      }
+      if (late_.due(r, waited())) late_.warn(known_of(r), waited(), what(), label);
+    }
+    late_.came(waited());
   }
 }
 

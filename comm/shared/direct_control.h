@@ -4,8 +4,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
+#include "comm/other_ranks.h"
 #include "comm/transport.h"
 
 namespace starling::detail {
@@ -66,5 +70,29 @@ void advance(std::atomic<std::uint32_t>& count, std::uint32_t value);
 /// Waits until reached(): polls for `spin`, then sleeps. Returns false on a timeout.
 bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
               std::chrono::nanoseconds spin, std::chrono::nanoseconds limit);
+
+/// The control blocks of the ranks that share memory, by rank.
+using ControlBlocks = std::map<int, ControlBlock*>;
+
+/// Waits for counts of other ranks, which end with Error(kLost) if a rank is lost or after a time
+/// limit. Warns once about each rank that takes long.
+class CountWaits {
+ public:
+  /// `spin`: poll for some microseconds before sleeping. `check`: called periodically, throws if
+  /// the wait cannot succeed any more; may be null.
+  CountWaits(double timeout_seconds, bool spin, std::function<void()> check);
+  using Member = std::atomic<std::uint32_t> BucketCounts::*;
+  /// Until counts(index)->*member has reached `target` on each of the ranks. `own`: this rank.
+  /// what() describes the wait.
+  void operator()(const ControlBlocks& controls, int own, const std::vector<int>& ranks,
+                  std::size_t index, Member member, std::uint32_t target, Pulse::Doing doing,
+                  const ExchangeLabel& label, const std::function<std::string()>& what);
+
+ private:
+  double timeout_seconds_;
+  bool spin_;
+  std::function<void()> check_;
+  LateRanks late_;
+};
 
 }  // namespace starling::detail

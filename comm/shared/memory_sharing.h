@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,10 +51,17 @@ class MemorySharing {
   virtual ~MemorySharing() = default;
   /// Ranks with the same result can share memory.
   virtual std::string host() const = 0;
+  enum class Kind : std::uint8_t {
+    kOfEach,   ///< a block of each rank, which it alone writes
+    kSparse,   ///< the same, but memory is taken where a page is first written
+    kOfFirst,  ///< one block, of the first of `local`, which all of them write: the others' are
+               ///< tiny
+  };
   /// Allocates a zeroed, page-aligned block of `bytes` for each rank (equal on all ranks of a
-  /// host), and maps those of the other ranks in `local`: this host's, ascending, including this
+  /// host), and maps those of the other ranks in `local`: of this host, ascending, including this
   /// one. If any rank of the world fails all get the same refusal. Collective over `world`.
-  virtual SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) = 0;
+  virtual SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes,
+                             Kind kind = Kind::kOfEach) = 0;
 };
 
 /// Between processes: an anonymous memory file (memfd), whose descriptor is passed over a socket in

@@ -47,7 +47,7 @@ HostBlocks<PeerBlock> share_peer_blocks(World& world, const std::vector<int>& lo
         file = Descriptor(number);
         return block;
       },
-      [&](const Descriptor& file) { return memory->map(file.number(), bytes); });
+      [&](std::size_t, const Descriptor& file) { return memory->map(file.number(), bytes); });
 }
 
 class PeerTransport;

@@ -35,12 +35,13 @@ std::size_t whole_pages(std::size_t bytes) {
 /// A memory file mapped by this process. The mapping outlives the descriptor.
 class MappedBlock final : public SharedBlock {
  public:
-  MappedBlock(const Descriptor& file, std::size_t bytes, bool own)
-      : SharedBlock(map(file, whole_pages(bytes), own), bytes) {}
+  /// `writes`: may this rank; `now`: take the memory of all pages.
+  MappedBlock(const Descriptor& file, std::size_t bytes, bool writes, bool now = true)
+      : SharedBlock(map(file, whole_pages(bytes), writes, now), bytes) {}
   ~MappedBlock() override { munmap(data(), whole_pages(bytes())); }
 
  private:
-  static std::byte* map(const Descriptor& file, std::size_t bytes, bool own) {
+  static std::byte* map(const Descriptor& file, std::size_t bytes, bool writes, bool now) {
     // Reserve more address space than needed, to align the mapping to huge pages.
     const std::size_t space = bytes + kHugePage;
     void* reserved =
@@ -50,7 +51,7 @@ class MappedBlock final : public SharedBlock {
     const std::size_t before =
         (kHugePage - reinterpret_cast<std::uintptr_t>(begin) % kHugePage) % kHugePage;
     std::byte* const at = begin + before;
-    const int access = own ? PROT_READ | PROT_WRITE : PROT_READ;
+    const int access = writes ? PROT_READ | PROT_WRITE : PROT_READ;
     if (mmap(at, bytes, access, MAP_SHARED | MAP_FIXED, file.number(), 0) == MAP_FAILED) {
       const int error = errno;
       munmap(begin, space);
@@ -60,18 +61,19 @@ class MappedBlock final : public SharedBlock {
     if (before > 0) munmap(begin, before);
     munmap(at + bytes, space - before - bytes);
     madvise(at, bytes, MADV_DONTFORK);  // child processes must not inherit it
+    if (!now) return at;
     // Small pages make the update of a large bucket a third slower. Kernels without this call
     // return an error, and small pages are used.
-    if (own && bytes >= kHugePage) madvise(at, bytes, kCollapse);
-    madvise(at, bytes, own ? kPopulateWrite : kPopulateRead);  // page faults now, not in a step
+    if (writes && bytes >= kHugePage) madvise(at, bytes, kCollapse);
+    madvise(at, bytes, writes ? kPopulateWrite : kPopulateRead);  // page faults now, not in a step
     return at;
   }
   // Advice of Linux 6.1 and 5.14, as numbers for older headers.
   static constexpr int kCollapse = 25, kPopulateRead = 22, kPopulateWrite = 23;
 };
 
-/// A memory file with all pages allocated and its size sealed, so that accesses never fail.
-Descriptor make_file(std::size_t block) {
+/// A memory file of sealed size, with all pages allocated if `now`, so that accesses never fail.
+Descriptor make_file(std::size_t block, bool now) {
   const std::size_t bytes = whole_pages(block);
   // RLIMIT_FSIZE: exceeding it would raise a signal instead of returning an error.
   rlimit limit{};
@@ -85,7 +87,7 @@ Descriptor make_file(std::size_t block) {
   if (!file) refuse("memfd_create");
   if (ftruncate(file.number(), static_cast<off_t>(bytes)) != 0)
     refuse("ftruncate of shared memory");
-  if (fallocate(file.number(), 0, 0, static_cast<off_t>(bytes)) != 0)
+  if (now && fallocate(file.number(), 0, 0, static_cast<off_t>(bytes)) != 0)
     refuse("fallocate of shared memory");
   if (fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     refuse("sealing shared memory");
@@ -112,16 +114,24 @@ class ProcessSharing final : public MemorySharing {
     return host_name() + " " + boot_id() + " " + namespace_id("net");
   }
 
-  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
+  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes,
+                     Kind kind) override {
+    const bool now = kind != Kind::kSparse;
+    const auto size_of_rank = [&](std::size_t place) {
+      return kind == Kind::kOfFirst && place > 0 ? std::size_t{1} : bytes;
+    };
+    const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) -
+                                              local.begin());
     SharedBlocks blocks = detail::share_blocks<SharedBlock>(
         world, local, timeout_,
         [&](Descriptor& file) {
-          file = make_file(bytes);
-          return std::make_shared<MappedBlock>(file, bytes, true);
+          file = make_file(size_of_rank(own), now);
+          return std::make_shared<MappedBlock>(file, size_of_rank(own), true, now);
         },
-        [&](const Descriptor& file) {
-          check_file(file, bytes);
-          return std::make_shared<MappedBlock>(file, bytes, false);
+        [&](std::size_t place, const Descriptor& file) {
+          check_file(file, size_of_rank(place));
+          return std::make_shared<MappedBlock>(file, size_of_rank(place), kind == Kind::kOfFirst,
+                                               now);
         });
     if (local.size() < 2) blocks.of.clear();
     return blocks;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <string>
 
 #include "core/error.h"
+#include "core/host.h"
 
 namespace starling::cpu {
 namespace {
@@ -26,18 +26,6 @@ constexpr bool kOwnBlocks = false;
 #endif
 
 bool is_small(std::size_t size) { return kOwnBlocks || size < CachingAllocator::kLarge; }
-
-/// Bytes that the operating system says it could still give.
-std::size_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  std::size_t value = 0;
-  while (file >> key >> value) {
-    std::getline(file, unit);
-    if (key == "MemAvailable:") return value << 10;
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -115,7 +103,7 @@ std::byte* CachingAllocator::from_system(std::size_t size, std::size_t alignment
     fail(ExitCode::kMemory, "memory",
          "out of memory: {} bytes needed, {} in use by tensors, {} available on this machine; a "
          "smaller batch_size needs less",
-         size, stats_.in_use, available_memory());
+         size, stats_.in_use, available_bytes());
   }
   ++stats_.system_allocations;
   stats_.reserved += size;

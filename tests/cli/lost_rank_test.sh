@@ -56,6 +56,7 @@ lose() {
 lose direct 4 2 KILL --set sync.transport=direct --set sync.topology.type=ring
 nightly && lose messages 4 2 KILL --set sync.transport=mpi --set sync.topology.type=ring
 lose all-reduce 3 0 KILL --set sync.transport=mpi --set sync.algorithm=allreduce
+lose replica 4 3 KILL --set sync.replica=2 --set sync.topology.type=one-peer-exp
 nightly && lose crash 2 1 SEGV --set sync.transport=direct
 
 # What fails and says why is not called lost: everybody ends with the rank's own status.

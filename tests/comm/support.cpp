@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/replica.h"
 #include "comm/scheduler.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -16,6 +17,7 @@
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 namespace starling::test {
 namespace {
@@ -98,24 +100,36 @@ Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology,
   return job;
 }
 
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend,
-                            std::string* way) {
+std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();
   require(job.switches.empty() && !job.reset_omega, "test",
           "a job of one algorithm, as it is, is needed");
+  std::optional<Replica> replica;
+  if (job.replica > 1) replica.emplace(all, job.replica, make_thread_sharing("one", false), 20.0);
+  Transport& transport = replica ? replica->between() : all;
   const int rank = transport.rank();
+  const double apart =
+      replica ? (replica->place() - 0.5 * (job.replica - 1)) * job.apart_in_replica : 0.0;
   TinyModel model(job_shapes());
-  const BucketPlan plan = plan_buckets(model.order, {}, job.dtype, job.bucket_bytes);
-  agree_on_plan(plan, job.dtype, transport);
+  BucketPlan plan = plan_buckets(model.order, {}, job.dtype, job.bucket_bytes);
+  agree_on_plan(plan, job.dtype, all);
   ConfigSection section(job.optimizer, "test");
   section.text("type", "sgd", "");
   const auto rule = optimizers().make(job.optimizer["type"], "optimizer.type", section);
-  std::vector<starling::Bucket> buckets =
-      make_buckets(plan, backend, job.dtype, *rule, false, job.compute);
-  std::unique_ptr<Topology> topology;
   const MixerKind exchange = mixers().make(job.exchange, "sync.exchange");
   const AlgorithmPlan algorithm_plan = exchanged_by(algorithm_of(job.algorithm), exchange);
+  if (replica)
+    split_buckets(plan, job.replica, std::max<std::int64_t>(algorithm_plan.messages.block, 32),
+                  rule->facts().measures_layers || exchange.sparse);
+  std::vector<starling::Bucket> buckets =
+      make_buckets(plan, backend, job.dtype, *rule, false, job.compute,
+                   replica ? GradientMemory::kPassing : GradientMemory::kAlways,
+                   replica ? [&](const Shape& shape,
+                                 DType dtype) { return replica->allocate(backend, shape, dtype); }
+                           : Allocate());
+  if (replica) replica->open(buckets);
+  std::unique_ptr<Topology> topology;
   if (algorithm_plan.topology != TopologyKind::kNone)
     topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
   Encoding encoding = algorithm_plan.messages.encoding.value_or(Encoding());
@@ -130,7 +144,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
                            .clip = job.clip,
                            .in_backward = job.in_backward,
                            .overlap = job.overlap,
-                           .check_overflow = job.check_overflow};
+                           .check_overflow = job.check_overflow,
+                           .replica = replica ? &*replica : nullptr};
   auto algorithm = make_algorithm(algorithm_plan, site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
@@ -142,6 +157,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
                 [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
     at += parameter->shape.elements();
   }
+  if (replica) replica->barrier();
   double loss_scale = job.loss_scale;
   double largest_lr = 0.0;
   std::int64_t optimizer_step = 1;
@@ -156,19 +172,22 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     std::vector<Parameter*> order = model.order;
     if (job.ready_shuffle) {
       for (std::size_t i = order.size() - 1; i > 0; --i)
-        std::swap(
-            order[i],
-            order[noise(job.ready_shuffle + rank, step * 100 + static_cast<int>(i)) % (i + 1)]);
+        std::swap(order[i],
+                  order[noise(job.ready_shuffle + all.rank(), step * 100 + static_cast<int>(i)) %
+                        (i + 1)]);
     }
     for (Parameter* parameter : order) {
       const auto p = static_cast<std::size_t>(parameter->index);
+      scheduler->begun(*parameter);
       set_numbers(parameter->grad, [&](std::int64_t i) {
-        return loss_scale * ((1.0 + job.rank_curvature * rank) * curvature(p) *
-                             (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
+        return loss_scale *
+               ((1.0 + job.rank_curvature * rank) * curvature(p) *
+                    (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)) +
+                apart);
       });
       if (p == 2 && overflows(job, rank, step))
         backend.fill(parameter->grad.slice(5, Shape{1}), std::numeric_limits<double>::infinity());
-      if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));
+      if (all.rank() == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));
       scheduler->ready(*parameter);
     }
     scheduler->end_backward();
@@ -189,7 +208,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
       algorithm->finish();
       std::vector<Tensor> in;
       for (const starling::Bucket& bucket : buckets) in.push_back(bucket.parameters);
-      mean_model(transport, in);
+      mean_model(all, in);
     }
     if (job.resume_after == step + 1) {
       algorithm->finish();

@@ -67,6 +67,10 @@ struct Job {
   /// Push-sum as it is not: ω is 1 in every step; for the plain rewriting alone
   bool reset_omega = false;
   int ready_shuffle = 0;  ///< another order of readiness than the traced one
+  /// Ranks that are one replica. They have the gradients of rank I of a run without replicas, the
+  /// k-th of R with (k - (R-1)/2) times `apart_in_replica` more.
+  int replica = 1;
+  double apart_in_replica = 0.0;
 };
 
 /// One in fp64.

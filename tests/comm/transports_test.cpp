@@ -6,6 +6,7 @@
 
 #include "comm/transports/forwarding.h"
 #include "comm/transports/staged.h"
+#include "comm/transports/strided.h"
 #include "examples/plugin/throttled.h"
 #include "kernels/open_backend.h"
 #include "late_device.h"
@@ -64,6 +65,20 @@ TEST_CASE("comm/transports: ranks that read each other's memory, all or those of
     kind.ranks = {3, 2, 4};
     check_jobs(kind, per_host == 0);
   }
+}
+
+TEST_CASE("comm/transports: every second rank, beside the others, keeps the contract") {
+  const TransportKind all = threads(
+      [](std::unique_ptr<Transport> end, Backend& backend, const TransportKind::Body& body) {
+        body(*make_strided_transport(*end, 2), backend);
+      },
+      {.most_delay_seconds = 0.0002, .seed = 5});
+  TransportKind half = all;
+  half.run = [&](int ranks, double timeout_seconds, const TransportKind::Body& body) {
+    all.run(2 * ranks, timeout_seconds, body);
+  };
+  half.ranks = {1, 2, 3, 4};
+  check_transport(half);
 }
 
 TEST_CASE("comm/transports: a late device's tensors through host memory keep the contract") {

@@ -291,7 +291,8 @@ TEST_CASE("cuda/loader: a micro-batch's share of the loss comes with it, where a
   for (std::int64_t k = 0; k < samples; ++k)
     counted.push_back(static_cast<std::int32_t>(k * k % 5));
   LoaderSettings settings = settings_of_three();
-  settings.loss_shares = std::make_shared<LossShares>(counted, settings.batch_size, 2, 1, nullptr);
+  settings.loss_shares =
+      std::make_shared<LossShares>(counted, settings.batch_size, 2, RankLayout(), nullptr);
   const std::vector<std::int64_t> order = epoch_samples(samples, settings, 0);
   Loader loader(*dataset, settings, backend, DType::kFloat32);
   loader.start(0, 0);

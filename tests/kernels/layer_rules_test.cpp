@@ -93,6 +93,16 @@ struct LayerBucket {
   }
 };
 
+double largest_difference(const std::vector<std::vector<float>>& a,
+                          const std::vector<std::vector<float>>& b) {
+  double largest = 0.0;
+  for (std::size_t k = 0; k < a.size(); ++k) {
+    for (std::size_t i = 0; i < a[k].size(); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(a[k][i]) - b[k][i]));
+  }
+  return largest;
+}
+
 std::unique_ptr<OptimizerRule> layer_rule(const LayerReference& reference) {
   return make_rule(reference.type, reference.config());
 }
@@ -252,7 +262,12 @@ TEST_CASE(
       LayerBucket<float> found(*backend, *rule, terms);
       if (terms != 1) found.args.x_out = Tensor(*backend, found.args.x.shape(), DType::kFloat32);
       for (std::int64_t s = 1; s <= 3; ++s) found.step(*rule, s);
-      CHECK(found.contents() == expected.contents());
+      // A library's products of matrices may add up in another order with other threads, and Muon's
+      // iterations enlarge a rounding.
+      if (rule->workspace(expected.layers) > 0)
+        CHECK(largest_difference(found.contents(), expected.contents()) < 1e-3);
+      else
+        CHECK(found.contents() == expected.contents());
       // Each layer a bucket of its own.
       LayerBucket<float> apart(*one, *rule, terms);
       for (std::int64_t s = 1; s <= 3; ++s) {

@@ -32,7 +32,7 @@ void check_joining(const ConfigSection& root, const SyncSettings& sync) {
   }
 }
 
-TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use = {}) {
+TrainConfig read_root(ConfigSection& root, const RankLayout& given_site, DataUse use = {}) {
   TrainConfig config;
   load_plugins(root.texts(
       "plugins", {},
@@ -58,7 +58,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
 
   use.initial_model = config.state.init.file;
   use.skips_initial = !config.state.init.skip.empty();
-  config.data = read_data(root, config.seed, site, use);
+  config.data = read_data(root, config.seed, given_site, use);
   std::vector<std::string> metrics;
   config.task = read_task(root, config.data.info, metrics);
   config.model = read_model(root, config.data.info, config.task.get());
@@ -67,7 +67,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
                "is block, but the model has no blocks; allowed: none, cheap, or layers of type "
                "`checkpoint` in a `sequential` model");
   config.length = read_length(root);
-  read_optimizer(root, *config.model, config.device.type, site.ranks, config.optimizer);
+  read_optimizer(root, *config.model, config.device.type, config.optimizer);
   if (config.device.type == "cuda") {
     if (const auto error = config.model->unsupported(config.device.compute, DeviceType::kCuda))
       throw Error(*error);
@@ -77,7 +77,9 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
                 config.length.batch_size, *config.task);
   config.state.ema = read_average(root, config.optimizer);
   config.optimizer.clip = read_clip(root);
-  config.sync = read_sync(root, {config.device, config.optimizer, *config.model, site});
+  config.sync = read_sync(root, {config.device, config.optimizer, *config.model, given_site});
+  RankLayout site = given_site;
+  site.replica = config.sync.replica;
   config.state.lookahead = read_lookahead(root, config.optimizer, config.sync);
   if (config.device.cuda_graphs == GraphChoice::kOn && config.device.type == "cuda") {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
@@ -87,11 +89,19 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site, DataUse use =
   if (config.state.elastic.join) check_joining(root, config.sync);
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const auto& [key, count] = config.sync.phase(k).algorithm.needs.least_ranks;
-    if (count > site.ranks && !config.state.elastic.join)  // where more may join
+    const int ranks = site.replicas().ranks;
+    if (count > ranks && !config.state.elastic.join)  // where more may join
       root.error(SyncSettings::key(k) + ".algorithm." + key,
-                 "is {}, but there {} {} rank{}; allowed: <= {}", count,
-                 site.ranks == 1 ? "is" : "are", site.ranks, site.ranks == 1 ? "" : "s",
-                 site.ranks);
+                 "is {}, but there {} {} {}{}; allowed: <= {}", count, ranks == 1 ? "is" : "are",
+                 ranks, site.replica > 1 ? "replica" : "rank", ranks == 1 ? "" : "s", ranks);
+  }
+  for (const auto& [key, used] : {std::pair{"elastic.survive", config.state.elastic.survive},
+                                  {"elastic.join", config.state.elastic.join}}) {
+    if (used && site.replica > 1)
+      root.error(key,
+                 "is true, but with sync.replica {} a lost rank takes a part of the model along; "
+                 "leave it out, and go on from a checkpoint by --resume … --elastic",
+                 site.replica);
   }
   if (config.state.elastic.join && config.state.elastic.survive)
     root.error("elastic.survive",
@@ -233,7 +243,10 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
   config.resolved = root.resolved();
   config.written = given;
   // What opens for a dry run too is checked once it is open
-  if (check_size && !config.data.dataset->countable()) check_data_size(config, source, site);
+  RankLayout with_replicas = site;
+  with_replicas.replica = config.sync.replica;
+  if (check_size && !config.data.dataset->countable())
+    check_data_size(config, source, with_replicas);
   return config;
 }
 
@@ -371,7 +384,8 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
          config.length.batch_size, counted(site.ranks, "rank"), counted(samples, "training sample"),
          samples / site.ranks);
   }
-  const std::int64_t batches = samples / site.ranks / config.length.batch_size;
+  const std::int64_t batches =
+      samples / site.replicas().ranks / (config.length.batch_size * site.replica);
   if (config.length.accumulate > batches) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"},
          "{} is more than the {} of an epoch; allowed: <= {}", config.length.accumulate,

@@ -55,7 +55,9 @@ struct TrainConfig {
 
 /// Length of the run that a config describes.
 inline RunLength run_length(const TrainConfig& config, const RankLayout& site) {
-  return run_length(config.length, config.data.info.train_samples, site.ranks);
+  LengthSettings length = config.length;
+  length.batch_size *= site.replica;  // a replica counts as one rank
+  return run_length(length, config.data.info.train_samples, site.replicas().ranks);
 }
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it

@@ -66,9 +66,10 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
   // norm where ranks make them together. What an algorithm keeps is each rank's own.
   DiskNeed need;
   need.model = parameters + buffers;
-  need.checkpoint = (equal ? 1 : site.ranks) * (parameters + states + copies * trained) +
+  const int models = site.replicas().ranks;
+  need.checkpoint = (equal ? 1 : models) * (parameters + states + copies * trained) +
                     (config.sync.synchronized_norms ? 1 : site.ranks) * (1.0 + copies) * averaged +
-                    (buffers - averaged) + site.ranks * kept;
+                    (buffers - averaged) + models * kept;
   if (config.state.checkpoint.best) need.best = need.checkpoint + need.model;
   need.kept = kept_checkpoints(config, site) * need.checkpoint + need.best +
               (config.state.ema ? 2.0 : 1.0) * need.model;

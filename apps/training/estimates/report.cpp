@@ -19,6 +19,7 @@
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 #include "comm/growth.h"
+#include "core/host.h"
 #include "core/operations/updates.h"
 #include "core/text.h"
 
@@ -26,12 +27,27 @@ namespace starling {
 
 namespace {
 
+/// What `sync.replica` may be.
+std::vector<int> replica_sizes(const RankLayout& site) {
+  std::vector<int> sizes;
+  for (int size = 1; size <= site.ranks_per_node; ++size) {
+    if (site.ranks_per_node % size == 0 && site.ranks % size == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+double host_bytes(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  return site.ranks_per_node * memory_need(config, site, trace).total();
+}
+
 std::string topology_text(const TrainConfig& config, const SyncPhase& part,
                           const RankLayout& site) {
   if (!part.topology) return fmt::format("none ({})", part.algorithm.label());
   const TopologyReport report = analyse(*part.topology);
-  std::string text =
-      fmt::format("{}, {} rank{}, ", part.topology_name, site.ranks, site.ranks == 1 ? "" : "s");
+  std::string text = site.replica > 1
+                         ? fmt::format("{}, {} of {} ranks, ", part.topology_name,
+                                       counted(site.replicas().ranks, "replica"), site.replica)
+                         : fmt::format("{}, {}, ", part.topology_name, counted(site.ranks, "rank"));
   text += part.topology->period() > 0 ? fmt::format("period {}, ", part.topology->period())
                                       : "no period, ";
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
@@ -55,7 +71,10 @@ std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankL
   const SyncPhase& part = config.sync.phase(k);
   if (k == 0 && config.sync.auto_topology)
     return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
-  if (!part.topology) return part.algorithm.label();
+  if (!part.topology)
+    return site.replica > 1 ? fmt::format("{} between {} of {} ranks", part.algorithm.label(),
+                                          counted(site.replicas().ranks, "replica"), site.replica)
+                            : part.algorithm.label();
   return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(),
                      topology_text(config, part, site));
 }
@@ -64,11 +83,12 @@ std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankL
 std::size_t receive_buffers(const Topology* topology, const RankLayout& site) {
   if (site.ranks == 1) return 0;
   if (!topology) return 1;
+  const int ranks = std::min(topology->ranks(), 64);
   std::size_t most = 0;
   const std::int64_t rounds = topology->period() > 0 ? topology->period() : 16;
   for (std::int64_t k = 0; k < rounds; ++k) {
     const Round round = topology->round(k);
-    for (int rank = 0; rank < std::min(site.ranks, 64); ++rank)
+    for (int rank = 0; rank < ranks; ++rank)
       most = std::max(most, plan_exchange(round, rank).received());
   }
   return most;
@@ -98,6 +118,32 @@ std::string recompute_text(const TrainConfig& config) {
         fmt::format("{} {}", name, size_text(static_cast<double>(trace.activation_bytes))));
   }
   return fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
+}
+
+/// Memory of a host's ranks with each `sync.replica`, and the largest batch with this one: on CPUs,
+/// whose ranks share the host's. Empty elsewhere.
+std::string host_memory_text(const TrainConfig& config, const RankLayout& site,
+                             const ShapeTrace& trace) {
+  if (config.device.type == "cuda") return {};
+  std::string text;
+  if (site.ranks_per_node > 1) {
+    std::vector<std::string> parts;
+    for (const int replica : replica_sizes(site))
+      parts.push_back(fmt::format(
+          "{} {}", replica,
+          size_text(host_bytes(config, {site.ranks, site.ranks_per_node, replica}, trace))));
+    text += fmt::format("memory of a host's {} by sync.replica: {}\n",
+                        counted(site.ranks_per_node, "rank"), fmt::join(parts, ", "));
+  }
+  const auto available = static_cast<double>(available_bytes());
+  const MemoryNeed need = memory_need(config, site, trace);
+  const double of_batch = need.activations + need.batches;
+  const double room = available / site.ranks_per_node - (need.total() - of_batch);
+  if (available > 0.0 && of_batch > 0.0)
+    text += fmt::format(
+        "of this host {} are free: batch_size fits up to {:.0f}\n", size_text(available),
+        std::max(0.0, std::floor(static_cast<double>(config.length.batch_size) * room / of_batch)));
+  return text;
 }
 
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
@@ -275,7 +321,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                        algorithm_text(config, k, site));
   }
   out += period_text(config, site);
-  out += outer_steps_text(config, site, trace, network, step_seconds);
+  out += outer_steps_text(config, site.replicas(), trace, network, step_seconds);
   out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
                      length.total_steps);
   out += fmt::format("parameters: {}\n", config.model->parameter_count());
@@ -283,7 +329,28 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                      size_text(largest * static_cast<double>(size_of(config.device.dtype))));
   out += disk_text(config, site, trace);
   out += recompute_text(config);
+  out += host_memory_text(config, site, trace);
   return out + memory_text(memory_need(config, site, trace));
+}
+
+std::string memory_warning(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace) {
+  const auto available = static_cast<double>(available_bytes());
+  const double needed = host_bytes(config, site, trace);
+  if (config.device.type == "cuda" || available == 0.0 || needed <= available) return {};
+  std::vector<std::string> less;
+  for (const int replica : replica_sizes(site)) {
+    const double bytes = host_bytes(config, {site.ranks, site.ranks_per_node, replica}, trace);
+    if (replica <= site.replica || bytes > available) continue;
+    less.push_back(fmt::format("\"sync.replica\": {} takes {}", replica, size_text(bytes)));
+    break;
+  }
+  if (config.device.recompute != Recompute::kBlock && config.model->has_blocks())
+    less.push_back("\"recompute\": \"block\" takes less");
+  if (config.length.batch_size > 1) less.push_back("a smaller batch_size, too");
+  return fmt::format("{} of this host need some {}, of which {} are free{}{}",
+                     counted(site.ranks_per_node, "rank"), size_text(needed), size_text(available),
+                     less.empty() ? "" : ": ", fmt::join(less, "; "));
 }
 
 std::string dry_run_json(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
@@ -353,20 +420,22 @@ bool gradients_pass(const TrainConfig& config) {
   return result;
 }
 
-/// The most elements of buckets whose gradients are there at once, if so.
-double passing_elements(const BucketPlan& plan, const ShapeTrace& trace) {
+/// The most elements of buckets whose gradients are there at once, if so. `waiting`: so many
+/// complete buckets stay when the next begins, for the other ranks of a replica to read.
+double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, std::size_t waiting) {
   std::vector<std::size_t> missing;
   for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
   std::vector<bool> held(plan.buckets.size());
   double now = 0.0, most = 0.0;
-  std::size_t ready = 0, done = 0;
+  std::size_t ready = 0, done = 0, freed = 0;
   const auto bucket_of = [&](const Parameter* parameter) {
     return static_cast<std::size_t>(plan.bucket_of[static_cast<std::size_t>(parameter->index)]);
   };
   for (const ShapeTrace::Begun& begun : trace.begun) {
     for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
-    for (; done < missing.size() && missing[done] == 0; ++done)
-      now -= static_cast<double>(plan.buckets[done].elements);
+    while (done < missing.size() && missing[done] == 0) ++done;
+    for (; freed + waiting < done; ++freed)
+      now -= static_cast<double>(plan.buckets[freed].elements);
     const std::size_t b = bucket_of(begun.parameter);
     if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
     held[b] = true;
@@ -377,7 +446,12 @@ double passing_elements(const BucketPlan& plan, const ShapeTrace& trace) {
 
 }  // namespace
 
-MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
+                       const ShapeTrace& trace) {
+  // A replica counts as one rank, and each of its ranks has a share of what it keeps.
+  const RankLayout site = of_ranks.replicas();
+  const bool replicas = of_ranks.replica > 1;
+  const double share = 1.0 / of_ranks.replica;
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
   double elements = 0.0;
@@ -387,9 +461,15 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
       is_low_precision(config.device.compute) ? config.device.compute : config.device.dtype));
   MemoryNeed need;
   need.parameters = need.gradients = flat;
-  if (gradients_pass(config))
-    need.gradients =
-        passing_elements(plan, trace) * static_cast<double>(size_of(config.device.dtype));
+  if (gradients_pass(config) || (replicas && config.length.accumulate == 1))
+    need.gradients = passing_elements(plan, trace, replicas ? 1 : 0) *
+                     static_cast<double>(size_of(config.device.dtype));
+  if (replicas) {  // and the mean of a part: of all buckets, or of one
+    double largest = 0.0;
+    for (const BucketLayout& bucket : plan.buckets)
+      largest = std::max(largest, static_cast<double>(bucket.elements));
+    need.gradients += share * (gradients_pass(config) ? largest / elements * flat : flat);
+  }
   double states = 0.0, tables = 0.0;  // bytes of states; of updates' tables
   std::int64_t workspace = 0;
   for (const BucketLayout& bucket : plan.buckets) {
@@ -432,8 +512,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double tensors =
         algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;
-    if (part.topology && config.sync.transport.reads_parameters && !algorithm.messages.always &&
-        site.ranks_per_node > 1) {
+    if (part.topology && config.sync.transport.reads_parameters && !replicas &&
+        !algorithm.messages.always && site.ranks_per_node > 1) {
       parameters *= 2.0;  // two buffers, as neighbours read them in shared memory
       // On GPUs group sums need a buffer as well.
       if (config.device.type != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
@@ -442,6 +522,9 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     need.receive = std::max(need.receive, receive);
     need.parameters = std::max(need.parameters, parameters);
   }
+  for (double* kept :
+       {&need.parameters, &need.states, &need.low, &need.average, &need.sync, &need.receive})
+    *kept *= share;
   need.activations = static_cast<double>(trace.activation_bytes);
   for (const TensorInfo& tensor : config.data.info.tensors) {
     if (tensor.shape.rank() == 0) continue;  // a number a sample
@@ -462,7 +545,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     need.tests = ConfusionCounter::bytes(config.data.info.test_samples);
   if (config.data.cache && config.device.type != "cuda")
     need.cache = static_cast<double>(
-        plan_cache(config.data.info, config.data.cache->limit_bytes(), site.ranks_per_node)
+        plan_cache(config.data.info, config.data.cache->limit_bytes(), of_ranks.ranks_per_node)
             .bytes());
   return need;
 }

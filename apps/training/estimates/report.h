@@ -9,7 +9,7 @@
 namespace starling {
 
 /// Bytes that a rank takes on its device, as far as shapes tell: neither CUDA's own memory nor the
-/// libraries' workspaces.
+/// libraries' workspaces. Of what the ranks of a replica share, its part.
 struct MemoryNeed {
   double parameters = 0.0, gradients = 0.0, states = 0.0;
   double low = 0.0;      ///< bf16 or fp16 copies of the parameters
@@ -24,6 +24,10 @@ struct MemoryNeed {
   double total() const;
 };
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+
+/// A line if this host has less memory free than its ranks take, with what takes less; else empty.
+std::string memory_warning(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace);
 
 /// What --dry-run prints: lines, what matters most last, as the end of a text is what a terminal
 /// shows: data, length of the run, topology, parameters, buckets, memory a rank. With `device` cuda

@@ -182,7 +182,7 @@ void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
 
 }  // namespace
 
-void read_optimizer(ConfigSection& root, const Model& model, const std::string& device, int ranks,
+void read_optimizer(ConfigSection& root, const Model& model, const std::string& device,
                     OptimizerSettings& settings) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = settings.type =
@@ -197,8 +197,6 @@ void read_optimizer(ConfigSection& root, const Model& model, const std::string& 
   read_frozen(optimizer, model);
   optimizer.finish();
   check_states(optimizer, *settings.rule, type);
-  settings.rule->know_ranks(ranks);
-  for (const ParameterGroup& group : settings.groups) group.rule->know_ranks(ranks);
   if (device == "cuda") require_gpu_update(*settings.rule, type);
   read_schedule(root, settings);
 }

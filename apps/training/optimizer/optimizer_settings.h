@@ -42,9 +42,9 @@ struct OptimizerSettings {
   const OptimizerRule& rule_of(const Parameter& parameter) const;
 };
 
-/// Reads `optimizer` and `schedule`, for the model's parameters, which so many ranks update on
+/// Reads `optimizer` and `schedule`, for the model's parameters, which are updated on
 /// `device` (as the config says it).
-void read_optimizer(ConfigSection& root, const Model& model, const std::string& device, int ranks,
+void read_optimizer(ConfigSection& root, const Model& model, const std::string& device,
                     OptimizerSettings& settings);
 ClipSettings read_clip(ConfigSection& root);
 

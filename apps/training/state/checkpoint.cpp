@@ -207,18 +207,24 @@ std::vector<FileDigest> all_digests(World& world, const FileDigest& mine) {
 void share_tensors(World& world, const std::map<std::string, std::string>& sums,
                    SafetensorsFile& state) {
   if (world.size() == 1) return;
-  // One checksum of the names, and one of each tensor in their order: few bytes to send.
+  // One checksum of the names, and one of each tensor in their order: few bytes to send. Of what a
+  // replica's first rank has for this one, that rank sends it.
+  const std::map<std::string, int> elsewhere = shared_tensors(state, "this rank's state");
+  const std::size_t digits = checksum({}).size();
+  std::map<std::string, std::string> known = sums;
+  for (const auto& [name, holder] : elsewhere) known[name] = std::string(digits, '-');
   std::string names, mine;
-  for (const auto& [name, sum] : sums) names += name + '\0', mine += sum;
+  for (const auto& [name, sum] : known) names += name + '\0', mine += sum;
   const std::vector<std::string> all = world.all_gather(checksum(names) + mine);
-  const std::size_t digits = checksum(names).size();
   const auto part = [&](int rank, std::size_t i) {
     return std::string_view(all[static_cast<std::size_t>(rank)]).substr(i * digits, digits);
   };
   std::map<std::string, int> shared;
   std::size_t i = 0;
-  for (const auto& [name, sum] : sums) {
+  for (const auto& [name, own] : known) {
     ++i;
+    const auto held = elsewhere.find(name);
+    const std::string_view sum = held == elsewhere.end() ? own : part(held->second, i);
     for (int other = 0; other < world.rank() && !shared.contains(name); ++other) {
       if (part(other, 0) == part(world.rank(), 0) && part(other, i) == sum) shared[name] = other;
     }

@@ -69,7 +69,7 @@ class CheckpointFolder {
 std::vector<FileDigest> all_digests(World& world, const FileDigest& mine);
 
 /// Records in this rank's state which tensors equal a lower rank's (kSharedTensors), by their
-/// checksums `sums`. Collective.
+/// checksums `sums`. What it records already, of a replica's first rank, stays true. Collective.
 void share_tensors(World& world, const std::map<std::string, std::string>& sums,
                    SafetensorsFile& state);
 

@@ -31,8 +31,9 @@ bool Lookahead::meet(const Tensor& slow, const Tensor& own, std::int64_t step,
 
 void Lookahead::after_update(std::size_t bucket, std::int64_t step, std::int64_t total) const {
   const Bucket& b = bucket_list_[bucket];
-  if (meet(parameters_[bucket], b.parameters, step, total) && b.low)
-    backend_.cast({.x = b.parameters, .y = b.low});
+  const Tensor own = b.own_part(b.parameters);
+  if (meet(b.own_part(parameters_[bucket]), own, step, total) && b.low)
+    backend_.cast({.x = own, .y = b.own_part(b.low)});
 }
 
 void Lookahead::after_step(std::int64_t step, std::int64_t total) const {

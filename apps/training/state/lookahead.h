@@ -24,12 +24,12 @@ struct LookaheadSettings {
 class Lookahead : public ModelCopy {
  public:
   Lookahead(const LookaheadSettings& settings, Backend& backend, const std::vector<Bucket>& buckets,
-            Model& model)
-      : ModelCopy("lookahead", backend, buckets, model), settings_(settings) {}
+            Model& model, const Allocate& allocate = {})
+      : ModelCopy("lookahead", backend, buckets, model, allocate), settings_(settings) {}
 
   /// Initialises the slow weights with the model's.
   void begin();
-  /// Called after update `step` of `total` of a bucket, on its stream.
+  /// Called after update `step` of `total` of this rank's part of a bucket, on its stream.
   void after_update(std::size_t bucket, std::int64_t step, std::int64_t total) const;
   /// Called after all updates of that step.
   void after_step(std::int64_t step, std::int64_t total) const;

@@ -45,11 +45,11 @@ void ModelAverage::save(SafetensorsFile& file) const {
   file.metadata[kUpdatesEntry] = std::to_string(updates_);
 }
 
-void ModelAverage::load(const SafetensorsFile& file, const std::string& source) {
+void ModelAverage::load(const SafetensorsFile& file, const std::string& source, bool own_alone) {
   const auto entry = file.metadata.find(kUpdatesEntry);
   if (entry == file.metadata.end())
     fail(ExitCode::kUsage, "resume", {.file = source}, "it lacks the entry '{}'", kUpdatesEntry);
-  ModelCopy::load(file, source);
+  ModelCopy::load(file, source, own_alone);
   updates_ = std::atoll(entry->second.c_str());
 }
 

@@ -15,17 +15,21 @@ namespace starling {
 /// training keeps beside the model.
 class ModelCopy {
  public:
-  /// Initially zero. `prefix`: of the names in checkpoints. Buckets and model outlive it.
-  ModelCopy(std::string prefix, Backend& backend, const std::vector<Bucket>& buckets, Model& model);
+  /// Initially zero. `prefix`: of the names in checkpoints. `allocate`: parameters; null: the
+  /// backend. Buckets and model outlive it.
+  ModelCopy(std::string prefix, Backend& backend, const std::vector<Bucket>& buckets, Model& model,
+            const Allocate& allocate);
 
   /// This rank's part of a checkpoint: "<prefix>.<name>" of each tensor.
   void save(SafetensorsFile& file) const;
   /// The reverse; a missing or mis-shaped tensor is Error(kUsage) that names `source` and tensor.
-  void load(const SafetensorsFile& file, const std::string& source);
+  /// With `own_alone` only buffers, as another rank of the replica loads parameters.
+  void load(const SafetensorsFile& file, const std::string& source, bool own_alone = false);
 
  protected:
   using Visit = std::function<void(const Tensor& copy, const Tensor& own)>;
-  /// Each tensor with the model's own: first parameters, one tensor per bucket, then buffers.
+  /// Each tensor with the model's own: first parameters, this rank's part of each bucket
+  /// (Bucket::own_part()), then buffers.
   void for_each(const Visit& visit) const;
   void for_each_buffer(const Visit& visit) const;
 

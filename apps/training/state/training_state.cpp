@@ -1,5 +1,6 @@
 #include "apps/training/state/training_state.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -37,7 +38,7 @@ const std::set<std::string>& changeable_keys() {
 
 /// Keys that may differ with another number of ranks.
 const std::set<std::string>& elastic_keys() {
-  static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb"};
+  static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb", "sync.replica"};
   return keys;
 }
 
@@ -51,6 +52,7 @@ const std::map<std::string, nlohmann::json>& later_keys() {
       {"optimizer.noise_correction", 1.0},
       {"sync.lr_scale", 1.0},
       {"sync.batch_norm", "local"},
+      {"sync.replica", 1},
       {"data.sampler", {{"type", "shuffle"}}},
       {"sync.switch", nlohmann::json::array()},
       {"optimizer.groups", nlohmann::json::array()},
@@ -98,9 +100,9 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given,
   if (saved == given || (saved.is_null() && later != later_keys().end() && given == later->second))
     return;
   fail(ExitCode::kUsage, "resume", {.file = source},
-       "the config now says {} for {}, the checkpoint was made with {}; give the same, or start "
+       "the config now says {} for {}, the checkpoint was made with {}; give the same, {}or start "
        "another output folder",
-       given.dump(), path, saved.dump());
+       given.dump(), path, saved.dump(), elastic_keys().contains(path) ? "add --elastic, " : "");
 }
 
 template <class Visit>
@@ -131,6 +133,16 @@ void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, c
       }
     }
   }
+}
+
+/// Whether a state of the algorithm is a few numbers of the rank, not of a bucket's elements.
+bool is_of_rank(const std::string& name, const Tensor& tensor, const std::vector<Bucket>& buckets) {
+  return name.starts_with("sync.") &&
+         std::ranges::any_of(buckets.front().sync, [&](const SyncState& state) {
+           return state.numbers.raw() == tensor.raw() &&
+                  tensor.elements() != buckets.front().layout->elements &&
+                  name == "sync." + state.name;
+         });
 }
 
 std::string metadata(const SafetensorsFile& file, const std::string& source,
@@ -175,16 +187,30 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 }
 
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
-                       std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync) {
-  load_model_tensors(file, source, "model.", model);
+                       std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
+                       bool own_alone) {
+  const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    const auto it = file.tensors.find(name);
+    if (it == file.tensors.end() && later_states().count(name) != 0) return;
+    if (it == file.tensors.end())
+      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
+    from_file_tensor(it->second, tensor, layout, source + ": tensor " + name);
+  };
+  if (own_alone) {
+    for (const ModelBuffer* buffer : model.buffers())
+      load("model." + buffer->name, buffer->value, TensorLayout::kPlain);
+    for (const Parameter* parameter : model.parameters()) {
+      if (!parameter->trainable)
+        load("model." + parameter->name, parameter->value, parameter->layout);
+    }
+  } else {
+    load_model_tensors(file, source, "model.", model);
+  }
   each_state(buckets, rule,
              [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
                if (!sync && name.starts_with("sync.")) return;
-               const auto it = file.tensors.find(name);
-               if (it == file.tensors.end() && later_states().count(name) != 0) return;
-               if (it == file.tensors.end())
-                 fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
-               from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
+               if (own_alone && !is_of_rank(name, tensor, buckets)) return;
+               load(name, tensor, parameter.layout);
              });
   RunCounters counters;
   counters.step = steps_in(file, source);
@@ -225,6 +251,10 @@ std::vector<float> load_complexities(const SafetensorsFile& file, const std::str
 
 std::int64_t steps_in(const SafetensorsFile& file, const std::string& source) {
   return std::atoll(metadata(file, source, "step").c_str());
+}
+
+int saved_replica(const SafetensorsFile& file, const std::string& source) {
+  return saved_config(file, source).value(nlohmann::json::json_pointer("/sync/replica"), 1);
 }
 
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source) {

@@ -33,9 +33,15 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
                            const nlohmann::json& resolved_config, int ranks, DType compute,
                            SafetensorsFile used = {}, bool copies = true);
 /// Restores such a state. `source`: the file, for errors. Without `sync` the algorithm's states are
-/// not restored: it starts over.
+/// not restored: it starts over. With `own_alone` only what is in no bucket is restored, as another
+/// rank of the replica restores the rest.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
-                       std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync = true);
+                       std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync = true,
+                       bool own_alone = false);
+/// Metadata of a file whose tensors in buckets are those of this rank, the first of the replica.
+inline constexpr const char* kReplicaOf = "replica_of";
+/// `sync.replica` of the run that made a checkpoint.
+int saved_replica(const SafetensorsFile& file, const std::string& source);
 /// Saves the complexities of training samples, which a resumed run needs for the same order.
 void save_complexities(const std::vector<float>& complexities, SafetensorsFile& file);
 std::vector<float> load_complexities(const SafetensorsFile& file, const std::string& source,

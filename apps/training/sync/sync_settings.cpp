@@ -9,6 +9,7 @@
 #include "apps/training/sync/phases.h"
 #include "apps/training/tasks/norm_statistics.h"
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -77,6 +78,31 @@ void read_verify(ConfigSection& sync, SyncSettings& settings) {
     sync.error("verify", "has nothing to compare: {}; allowed: off", why);
 }
 
+int read_replica(ConfigSection& sync, const SyncPartners& with) {
+  std::string word;
+  const int on_host = with.site.ranks_per_node;
+  const double given = sync.number_or_word(
+      "replica", 1.0, Range::closed(1, 4096), {"host"}, word,
+      "consecutive ranks of a host that share one copy of the model, which counts as one rank with "
+      "the batch of all: each updates a part of it, and keeps that part's states; host: all ranks "
+      "of a host; on CPUs");
+  const int replica = word.empty() ? static_cast<int>(given) : on_host;
+  sync.resolve("replica", replica);
+  std::vector<int> allowed;
+  for (int count = 1; count <= on_host; ++count) {
+    if (on_host % count == 0 && with.site.ranks % count == 0) allowed.push_back(count);
+  }
+  if (std::ranges::find(allowed, replica) == allowed.end() || given != std::floor(given))
+    sync.error("replica", "is {}, and a host has {}; allowed: {}", word.empty() ? given : on_host,
+               counted(on_host, "rank"), fmt::join(allowed, ", "));
+  if (replica > 1 && with.device.type == "cuda")
+    sync.error("replica",
+               "is {}, but ranks share a copy of the model in a host's memory, on CPUs; allowed on "
+               "GPUs: 1",
+               replica);
+  return replica;
+}
+
 /// True where batch norms go by all ranks' batches.
 bool read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings& settings) {
   const std::string statistics = sync.choice(
@@ -101,7 +127,7 @@ bool read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings
 
 }  // namespace
 
-SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
+SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
   SyncSettings settings;
 
   ConfigSection sync = root.section("sync", "how ranks agree");
@@ -111,6 +137,14 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
                    "gossip or allreduce, and the topology, by measurement at the start",
                    "type");
   settings.algorithm = read_first_algorithm(algorithm, settings);
+  settings.replica = read_replica(sync, given);
+  // A replica is a rank to all that follows
+  RankLayout site = given.site;
+  site.replica = settings.replica;
+  const SyncPartners with{given.device, given.optimizer, given.model, site.replicas()};
+  given.optimizer.rule->know_ranks(with.site.ranks);
+  for (const ParameterGroup& group : given.optimizer.groups)
+    group.rule->know_ranks(with.site.ranks);
   ConfigSection transport =
       sync.section("transport",
                    "what carries exchanges; a text is its type. CPUs: mpi, or between ranks of one "
@@ -179,7 +213,7 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
       sync.sections("switch", false,
                     "[{step or epoch, algorithm, topology}, …]: from that step on ranks agree in "
                     "another way; see docs/algorithms.md");
-  const bool joint_norms = read_batch_norm(sync, with, settings);
+  const bool joint_norms = read_batch_norm(sync, given, settings);
   read_first_topology(sync, with, settings);
   read_switch(sync, changes, with, settings);
   for (const AlgorithmPlan* plan : settings.plans()) {
@@ -193,6 +227,20 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& with) {
           "batch_norm",
           "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
           plan->label());
+  }
+  if (settings.replica > 1 &&
+      (settings.auto_algorithm || settings.auto_topology || settings.auto_bucket))
+    sync.error(
+        "replica",
+        "is {}, and a key of sync is auto, which is measured between ranks that have a model "
+        "each; name algorithm, topology and bucket_mb",
+        settings.replica);
+  for (const AlgorithmPlan* plan : settings.plans()) {
+    if (settings.replica > 1 && plan->steps.asynchronous)
+      sync.error("replica",
+                 "is {}, but {} {}, so that a replica's ranks would not update the same step; "
+                 "allowed: 1, or {}",
+                 settings.replica, plan->label(), plan->steps.timing, plan->steps.undo);
   }
   check_exchanges(sync, with, settings, exchange);
   settings.algorithm = exchanged_by(settings.algorithm, settings.mixer);

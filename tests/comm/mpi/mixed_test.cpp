@@ -26,8 +26,9 @@ class Host final : public MemorySharing {
  public:
   explicit Host(int number) : number_(number), inner_(make_process_sharing(20.0)) {}
   std::string host() const override { return inner_->host() + " " + std::to_string(number_); }
-  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
-    return inner_->share(world, local, bytes);
+  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes,
+                     Kind kind) override {
+    return inner_->share(world, local, bytes, kind);
   }
 
  private:

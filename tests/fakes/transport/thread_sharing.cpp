@@ -47,7 +47,8 @@ class ThreadSharing final : public MemorySharing {
   ThreadSharing(std::string host, bool refuse) : host_(std::move(host)), refuse_(refuse) {}
   std::string host() const override { return host_; }
 
-  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
+  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes,
+                     Kind) override {
     SharedBlocks result;
     if (const auto refused =
             lowest_reason(world, refuse_ ? "memory for the parameters: refused" : "")) {

@@ -1,0 +1,204 @@
+#include "comm/algorithms/in_replica.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "comm/replica.h"
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+/// Where the states of the bucket's element `at` lie, which begins a parameter if those have sizes
+/// of their own.
+std::int64_t state_place(const Bucket& bucket, std::int64_t at) {
+  std::int64_t end = 0;
+  for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+    const BucketSlot& slot = bucket.layout->slots[k];
+    const StateExtent& extent = bucket.state_extents[k];
+    const std::int64_t slot_end = slot.offset + slot.decay_entries() * kDecayBlock;
+    if (at >= slot.offset && at < slot_end) return extent.first + at - slot.offset;
+    end = extent.first + extent.elements;
+    if (k + 1 == bucket.layout->slots.size()) end += at - slot_end;  // padding
+  }
+  return end;
+}
+
+/// A view of this rank's part of the bucket, with that part's layout.
+Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
+  const auto [first, elements] = *bucket.own;
+  const std::int64_t end = first + elements;
+  const std::int64_t state_first = state_place(bucket, first);
+  Bucket part;
+  layout.elements = elements;
+  for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+    const BucketSlot& slot = bucket.layout->slots[k];
+    const StateExtent& extent = bucket.state_extents[k];
+    const std::int64_t from = std::max(slot.offset, first),
+                       to = std::min(slot.offset + slot.elements, end);
+    if (from >= to) continue;
+    layout.slots.push_back({slot.parameter, from - first, to - from});
+    part.state_extents.push_back(
+        {extent.first + from - slot.offset - state_first,
+         extent.own ? extent.elements : layout.slots.back().decay_entries() * kDecayBlock,
+         extent.own});
+  }
+  part.layout = &layout;
+  part.parameters = bucket.own_part(bucket.parameters);
+  if (bucket.low) part.low = bucket.own_part(bucket.low);
+  const Shape of_states{state_place(bucket, end) - state_first};
+  for (const Tensor& state : bucket.states)
+    part.states.push_back(state.slice(state_first, of_states));
+  for (const SyncState& state : bucket.sync)
+    part.sync.push_back({state.name, state.numbers.elements() == bucket.layout->elements
+                                         ? bucket.own_part(state.numbers)
+                                         : state.numbers});
+  part.decay = bucket.decay.slice(first / kDecayBlock, Shape{elements / kDecayBlock});
+  for (const BucketRun& run : bucket.runs) {
+    const std::int64_t from = std::max(run.first, first),
+                       to = std::min(run.first + run.elements, end);
+    if (from >= to) continue;
+    const std::int64_t state_from = state_place(bucket, from);
+    part.runs.push_back({from - first, to - from, run.group, state_from - state_first,
+                         state_place(bucket, to) - state_from});
+  }
+  return part;
+}
+
+/// Buckets are summed in their order, each as soon as all ranks of the replica have its gradients.
+/// A rank does not wait for that in its backward pass, unless more than one complete bucket would
+/// be kept for others to read.
+class InReplica final : public Algorithm {
+ public:
+  InReplica(const AlgorithmSite& site,
+            const std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)>& make)
+      : Algorithm(site), replica_(*site.replica), layouts_(site.buckets.size()) {
+    for (std::size_t b = 0; b < site.buckets.size(); ++b) {
+      parts_.push_back(part_of(site.buckets[b], layouts_[b]));
+      site.buckets[b].gradient_place = [this](const Shape& shape, DType dtype) {
+        make_room();
+        return replica_.gradients(site_.backend, shape, dtype);
+      };
+    }
+    AlgorithmSite of_parts{.backend = site.backend,
+                           .transport = site.transport,
+                           .mixer = site.mixer,
+                           .rule = site.rule,
+                           .buckets = parts_};
+    of_parts.topology = site.topology;
+    of_parts.ranks_per_node = site.ranks_per_node;
+    of_parts.period = site.period;
+    of_parts.clip = site.clip;
+    // The norm of a bucket is over all parts, so that all ranks must come to it in the same order.
+    of_parts.in_backward = site.in_backward && !(site.clip.norm > 0.0 && site.clip.per_bucket);
+    of_parts.overlap = site.overlap;
+    of_parts.check_overflow = site.check_overflow;
+    of_parts.groups = site.groups;
+    of_parts.after_update = site.after_update;
+    of_parts.gradients = site.gradients;
+    of_parts.timeout_seconds = site.timeout_seconds;
+    of_parts.replica = site.replica;
+    inner_ = make(of_parts);
+  }
+
+  void begin(const StepInfo& info) override {
+    info_ = info;
+    started_ = next_ = dropped_ = 0;
+    inner_->begin(info);
+  }
+  void bucket_ready(int bucket) override {
+    replica_.publish(bucket, label(bucket));
+    started_ = bucket + 1;
+    proceed(site_.passes_exchange ? started_ : 0);
+    drop(0);
+  }
+  void backward_done() override {
+    proceed(started_);
+    inner_->backward_done();
+    for (Bucket& part : parts_) part.gradients = Tensor();
+    barrier();
+    drop(started_);
+  }
+  bool gradients_consumed(int bucket) const override { return bucket < dropped_; }
+  void finish() override {
+    inner_->finish();
+    barrier();
+  }
+  void conclude() override {
+    inner_->conclude();
+    barrier();
+  }
+  void resume(std::int64_t step) override {
+    barrier();  // all have written what a checkpoint has
+    inner_->resume(step);
+  }
+  void resume_after_loss(std::int64_t step) override {
+    barrier();
+    inner_->resume_after_loss(step);
+  }
+  std::int64_t met() const override { return inner_->met(); }
+  Tensor control() const override { return inner_->control(); }
+  double mean_weight() const override { return inner_->mean_weight(); }
+  double take_wait_seconds() override {
+    return Algorithm::take_wait_seconds() + inner_->take_wait_seconds();
+  }
+
+ private:
+  ExchangeLabel label(int bucket) const { return {info_.step, bucket, info_.step}; }
+  void barrier() {
+    wait_by(0, [&] { replica_.barrier(label(0)); });
+  }
+  /// Updates buckets whose gradients all ranks have, and waits for those before `until`.
+  void proceed(int until) {
+    for (; next_ < started_; ++next_) {
+      if (!replica_.published(next_, label(next_), false)) {
+        if (next_ >= until) return;
+        wait_by(next_, [&] { replica_.published(next_, label(next_), true); });
+      }
+      Bucket& part = parts_[static_cast<std::size_t>(next_)];
+      part.gradients = Tensor(site_.backend, part.parameters.shape(), part.parameters.dtype());
+      replica_.take_mean(next_, part.gradients, label(next_));
+      inner_->bucket_ready(next_);
+      for (int b = 0; b <= next_; ++b) {
+        if (inner_->gradients_consumed(b)) parts_[static_cast<std::size_t>(b)].gradients = {};
+      }
+    }
+  }
+  /// Frees gradients that nobody reads any more, and waits for readers of buckets before `until`.
+  void drop(int until) {
+    for (; dropped_ < next_; ++dropped_) {
+      if (!replica_.taken(dropped_, label(dropped_), false)) {
+        if (dropped_ >= until) return;
+        wait_by(dropped_, [&] { replica_.taken(dropped_, label(dropped_), true); });
+      }
+      bucket(dropped_).drop_gradients();
+    }
+  }
+  void make_room() {
+    const int most = started_ - 1;  // one complete bucket may wait for its readers
+    proceed(most);
+    drop(most);
+  }
+
+  Replica& replica_;
+  std::deque<BucketLayout> layouts_;
+  std::vector<Bucket> parts_;
+  std::unique_ptr<Algorithm> inner_;
+  StepInfo info_;
+  /// Buckets of this step: complete here; summed; of those, freed
+  int started_ = 0, next_ = 0, dropped_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Algorithm> make_in_replica(
+    const AlgorithmSite& site,
+    const std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)>& make) {
+  return std::make_unique<InReplica>(site, make);
+}
+
+}  // namespace starling

@@ -1,0 +1,136 @@
+// Runs with sync.replica: the numbers of a run with fewer ranks in larger batches, going on, and
+// what is refused.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "apps/data/loss_shares.h"
+#include "core/safetensors.h"
+#include "tests/apps/program.h"
+
+namespace starling {
+namespace {
+
+using test::Program;
+
+/// The largest difference of two fp64 models, relative to numbers above 1.
+double difference(const std::string& a, const std::string& b) {
+  const SafetensorsFile one = read_safetensors(a + "/model.safetensors"),
+                        other = read_safetensors(b + "/model.safetensors");
+  REQUIRE(one.tensors.size() == other.tensors.size());
+  double largest = 0.0;
+  for (const auto& [name, tensor] : one.tensors) {
+    if (tensor.dtype != DType::kFloat64) continue;
+    const auto* const x = reinterpret_cast<const double*>(tensor.bytes.data());
+    const auto* const y = reinterpret_cast<const double*>(other.tensors.at(name).bytes.data());
+    for (std::int64_t i = 0; i < tensor.shape.elements(); ++i)
+      largest = std::max(largest, std::abs(x[i] - y[i]) / std::max(1.0, std::abs(x[i])));
+  }
+  return largest;
+}
+
+void write_run(const Program& program) {
+  program.write(
+      "run.json",
+      test::short_config(
+          R"({"type": "mlp", "hidden": [24, 16]})",
+          R"("batch_size": 12, "steps": 20, "precision": "fp64", "optimizer": {"type": "adamw", "lr": 0.003},
+    "sync": {"topology": {"type": "one-peer-exp"}, "bucket_mb": 0.005}, "checkpoint": {"every_steps": 10, "keep": 9},)"));
+}
+
+}  // namespace
+
+TEST_CASE("replica: a run in replicas has the numbers of one with a rank for each") {
+  const Program program;
+  write_run(program);
+  const std::vector<Program::Arguments> cases{
+      {},
+      {"clip_norm=0.1"},
+      {"clip_norm=0.1", "clip=bucket"},
+      {"accumulate=2"},
+      {"ema.decay=0.9"},
+      {"lookahead.every=5"},
+      {"optimizer.type=lamb"},
+      {"optimizer.type=muon"},
+      {"optimizer.type=adafactor"},
+      {R"(optimizer.groups=[{"match": "bias", "lr_scale": 0.1}])"},
+      {"sync.algorithm=allreduce", "optimizer.type=lars"},
+      {R"(sync.algorithm={"type": "diloco", "period": 5})"},
+      {R"(sync.algorithm={"type": "gossip_diloco", "period": 5})", "sync.exchange=int8"},
+      {R"(sync.algorithm={"type": "diloco", "period": 5})", "sync.exchange=sparse"},
+      {R"(sync.switch=[{"step": 7, "algorithm": "allreduce"}, {"step": 13, "algorithm": "choco"}])"},
+      {R"(model={"type": "resnet20"})", "data.image_size=8", "sync.batch_norm=sync", "steps=3",
+       "checkpoint.every_steps=0"}};
+  int run = 0;
+  for (const Program::Arguments& settings : cases) {
+    for (const int ranks : {2, 3}) {
+      if (ranks == 3 && ++run % 3 != 0) continue;
+      CAPTURE(settings.empty() ? "" : settings.front());
+      CAPTURE(ranks);
+      program.play("remove one two");
+      Program::Arguments whole = settings, parts = settings;
+      whole.push_back("batch_size=" + std::to_string(12 * ranks));
+      parts.push_back("sync.replica=" + std::to_string(ranks));
+      program.check("ranks", 2, 0, "^done", "run.json --output one", whole);
+      program.check("replicas", 2 * ranks, 0, "^done", "run.json --output two", parts);
+      CHECK(difference("one", "two") < 1e-10);
+    }
+  }
+}
+
+TEST_CASE("replica: a run goes on with its bits, and with other replicas and numbers of ranks") {
+  const Program program;
+  write_run(program);
+  program.play(R"table(
+0 4 | two replicas | mlp: .* gossip over one-peer-exp, 2 replicas of 2 ranks | run.json --output whole | sync.replica=2 | ema.decay=0.9
+copy whole half
+forget half 20
+copy half other
+copy half ranks
+copy half one
+0 4 | from step 10 | ^done | --resume half
+same whole half
+2 4 | others are asked for | now says 4 for sync.replica, the checkpoint was made with 2; give the same, add --elastic, or | --resume other | sync.replica=4
+0 4 | one replica | ^done | --resume other --elastic | sync.replica=4
+0 2 | a rank for each | ^done | --resume ranks --elastic | sync.replica=1 | batch_size=24
+0 6 | more of them | ^done | --resume one --elastic | sync.replica=3
+0 2 | back to ranks | ^done | --resume one --elastic | sync.replica=1 | steps=24
+)table");
+  CHECK(difference("whole", "ranks") < 1e-2);  // the optimizer's states are the mean of the ranks'
+}
+
+TEST_CASE("replica: what does not go is refused by its key, a dry run tells the memory") {
+  const Program program;
+  write_run(program);
+  program.play(R"table(
+2 4 | not a divisor | sync.replica: is 3, and a host has 4 ranks; allowed: 1, 2, 4 | sync.replica=3
+2 4 | not whole | sync.replica: is 1.5, and a host has | sync.replica=1.5
+2 4 | no number | sync.replica: expected a number .*, or "host", found the string 'node' | sync.replica=node
+2 4 | each at its own pace | sync.replica: is 2, but .* allowed: 1, or another algorithm | sync.replica=2 | sync.algorithm=async | deterministic=false
+2 4 | a quorum | sync.replica: is 2, but DiLoCo with a quorum .* allowed: 1, or "quorum": 0 | sync.replica=2 | sync.algorithm={"type":"diloco","period":5,"quorum":2} | deterministic=false
+2 4 | chosen by measurement | sync.replica: is 2, and a key of sync is auto | sync.replica=2 | sync.topology={"type":"auto"}
+2 4 | going on without a rank | elastic.survive: is true, but with sync.replica 2 a lost rank takes a part | sync.replica=2 | elastic={"survive":true}
+0 4 | all of a host | 1 replica of 4 ranks | sync.replica=host | steps=1
+)table",
+               "run.json --output out");
+  program.play(R"table(
+0 4 | a dry run | ^memory of a host's 4 ranks by sync.replica: 1 .*, 2 .*, 4 | run.json --dry-run | sync.replica=2
+0 4 | and of the batch | ^of this host .* are free: batch_size fits up to [0-9] | run.json --dry-run | sync.replica=2
+)table");
+}
+
+TEST_CASE("replica: a loss is the mean over the counted targets of the replica's ranks") {
+  // Samples 0 … 7 have so many; ranks 0 and 1 are a replica, 2 and 3 another
+  const LossShares shares({3, 1, 0, 4, 2, 2, 5, 3}, 2, 1, {4, 4, 2},
+                          [](auto, auto) { return false; });
+  const auto order = [](int rank) { return std::vector<std::int64_t>{2 * rank, 2 * rank + 1}; };
+  CHECK(shares.of_epoch(0, 1, 0, order).at(0) == doctest::Approx(4.0 / (8.0 / 2)));
+  CHECK(shares.of_epoch(0, 1, 1, order).at(0) == doctest::Approx(4.0 / (8.0 / 2)));
+  CHECK(shares.of_epoch(0, 1, 2, order).at(0) == doctest::Approx(4.0 / (12.0 / 2)));
+  CHECK(shares.of_epoch(0, 1, 3, order).at(0) == doctest::Approx(8.0 / (12.0 / 2)));
+}
+
+}  // namespace starling
