@@ -346,8 +346,8 @@ std::string memory_warning(const TrainConfig& config, const RankLayout& site,
     break;
   }
   if (config.device.recompute != Recompute::kBlock && config.model->has_blocks())
-    less.push_back("\"recompute\": \"block\" takes less");
-  if (config.length.batch_size > 1) less.push_back("a smaller batch_size, too");
+    less.emplace_back("\"recompute\": \"block\" takes less");
+  if (config.length.batch_size > 1) less.emplace_back("a smaller batch_size, too");
   return fmt::format("{} of this host need some {}, of which {} are free{}{}",
                      counted(site.ranks_per_node, "rank"), size_text(needed), size_text(available),
                      less.empty() ? "" : ": ", fmt::join(less, "; "));
