@@ -153,8 +153,9 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
   std::vector<std::int64_t> first;
   for (const auto& parameter : model.parameters) {
     first.push_back(at);
-    set_numbers(parameter->value,
-                [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
+    if (!replica || replica->place() == 0)
+      set_numbers(parameter->value,
+                  [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
     at += parameter->shape.elements();
   }
   if (replica) replica->barrier();
