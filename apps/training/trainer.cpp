@@ -569,7 +569,6 @@ void Trainer::leave_to_first(int first, SafetensorsFile& file) const {
   }
   std::erase_if(file.tensors, [&](const auto& entry) { return elsewhere.contains(entry.first); });
   file.metadata[kSharedTensors] = nlohmann::json(elsewhere).dump();
-  file.metadata[kReplicaOf] = std::to_string(first);
 }
 
 std::optional<SafetensorsFile> Trainer::kept_state() {

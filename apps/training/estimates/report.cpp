@@ -27,15 +27,6 @@ namespace starling {
 
 namespace {
 
-/// What `sync.replica` may be.
-std::vector<int> replica_sizes(const RankLayout& site) {
-  std::vector<int> sizes;
-  for (int size = 1; size <= site.ranks_per_node; ++size) {
-    if (site.ranks_per_node % size == 0 && site.ranks % size == 0) sizes.push_back(size);
-  }
-  return sizes;
-}
-
 double host_bytes(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   return site.ranks_per_node * memory_need(config, site, trace).total();
 }

@@ -38,8 +38,6 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
                        std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync = true,
                        bool own_alone = false);
-/// Metadata of a file whose tensors in buckets are those of this rank, the first of the replica.
-inline constexpr const char* kReplicaOf = "replica_of";
 /// `sync.replica` of the run that made a checkpoint.
 int saved_replica(const SafetensorsFile& file, const std::string& source);
 /// Saves the complexities of training samples, which a resumed run needs for the same order.

@@ -88,10 +88,7 @@ int read_replica(ConfigSection& sync, const SyncPartners& with) {
       "of a host; on CPUs");
   const int replica = word.empty() ? static_cast<int>(given) : on_host;
   sync.resolve("replica", replica);
-  std::vector<int> allowed;
-  for (int count = 1; count <= on_host; ++count) {
-    if (on_host % count == 0 && with.site.ranks % count == 0) allowed.push_back(count);
-  }
+  const std::vector<int> allowed = replica_sizes(with.site);
   if (std::ranges::find(allowed, replica) == allowed.end() || given != std::floor(given))
     sync.error("replica", "is {}, and a host has {}; allowed: {}", word.empty() ? given : on_host,
                counted(on_host, "rank"), fmt::join(allowed, ", "));
@@ -126,6 +123,14 @@ bool read_batch_norm(ConfigSection& sync, const SyncPartners& with, SyncSettings
 }
 
 }  // namespace
+
+std::vector<int> replica_sizes(const RankLayout& site) {
+  std::vector<int> sizes;
+  for (int size = 1; size <= site.ranks_per_node; ++size) {
+    if (site.ranks_per_node % size == 0 && site.ranks % size == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
 
 SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
   SyncSettings settings;

@@ -66,6 +66,8 @@ struct SyncPartners {
   const Model& model;
   RankLayout site;
 };
+/// What `sync.replica` may be, ascending: what divides the ranks of a host.
+std::vector<int> replica_sizes(const RankLayout& site);
 SyncSettings read_sync(ConfigSection& root, const SyncPartners& with);
 
 /// Why ranks have nothing to compare with this algorithm and mixer; empty where they have.
