@@ -9,6 +9,7 @@
 
 #include "core/autograd.h"
 #include "core/backend.h"
+#include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
 #include "core/operations/losses.h"
 #include "core/operations/map.h"
@@ -161,17 +162,18 @@ Variable matmul(const Variable& a, const Variable& b, Pass& pass);
 enum class HeadsAt : std::uint8_t { kSecond, kThird };
 /// softmax(scale · q·kᵀ + mask) · v, as in PyTorch, for q[N,H,T,D] and k, v[N,Hkv,S,D], with memory
 /// linear in T and S. Hkv divides H: adjacent heads of q share a head of k and v. mask (optional,
-/// without a gradient): numbers of q's dtype, broadcast to [N,H,T,S]. `causal`: query i attends to
-/// keys j <= i. Default scale: 1/√D. In training weights are dropped with probability `dropout`,
-/// which uses one number of pass.dropout_counter. A query without keys gives zeros and has no
-/// gradient.
+/// without a gradient): numbers of q's dtype, broadcast to [N,H,T,S]. `places`: which keys query i
+/// attends to, {} all, true those with j <= i, {true, window} of these the last `window`. Default
+/// scale: 1/√D. In training weights are dropped with probability `dropout`, which uses one number
+/// of pass.dropout_counter. A query without keys gives zeros and has no gradient.
 Variable scaled_dot_product_attention(const Variable& q, const Variable& k, const Variable& v,
-                                      const Tensor& mask, bool causal, std::optional<double> scale,
-                                      double dropout, Pass& pass, HeadsAt heads = HeadsAt::kSecond);
+                                      const Tensor& mask, AttentionMask places,
+                                      std::optional<double> scale, double dropout, Pass& pass,
+                                      HeadsAt heads = HeadsAt::kSecond);
 /// Attention of a single projection [N,T,(H + 2·Hkv)·D] with the queries of all heads, then keys,
 /// then values; returns [N,T,H·D]. No copies.
 Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t kv_heads,
-                          const Tensor& mask, bool causal, std::optional<double> scale,
+                          const Tensor& mask, AttentionMask places, std::optional<double> scale,
                           double dropout, Pass& pass);
 /// Rotary position embedding: pair i of a row's D numbers is rotated by position · base^(-2i/D).
 /// Pairs are numbers i and i + D/2, or with `interleaved` 2i and 2i + 1. positions: int32,

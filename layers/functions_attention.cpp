@@ -26,7 +26,7 @@ using Heads = std::array<View, 3>;  ///< queries, keys and values, as N×H×T×D
 using Split = std::function<Heads(const std::vector<Tensor>&)>;
 
 struct Settings {
-  bool causal;
+  AttentionMask places;
   std::optional<double> scale;
   double dropout;
 };
@@ -67,14 +67,17 @@ Variable attend_with_cache(std::string_view name, KeyValueCache& cache, const He
   const KeyValueCache::Heads all = cache.append(heads[1], heads[2]);
   const Tensor y(pass.backend, out, q.dtype());
   const std::int64_t before = cache.tokens(), count = queries[2];
-  // A single query attends to all keys, so it needs no mask.
+  // A single query attends to all keys of its window, so it needs no mask.
   const std::int64_t at_once = before == 0 ? count : 1;
   for (std::int64_t i = 0; i < count; i += at_once) {
     AttentionForward args;
     args.q = q.slice(2, i, at_once);
-    args.k = all.keys.slice(2, 0, before + i + at_once);
-    args.v = all.values.slice(2, 0, before + i + at_once);
-    args.causal = before == 0;
+    const std::int64_t end = before + i + at_once, window = how.places.window,
+                       first =
+                           before > 0 && window > 0 ? std::max<std::int64_t>(end - window, 0) : 0;
+    args.k = all.keys.slice(2, first, end - first);
+    args.v = all.values.slice(2, first, end - first);
+    if (before == 0) static_cast<AttentionMask&>(args) = how.places;
     args.scale = how.scale.value_or(usual_scale(queries));
     args.y = merge(y).slice(2, i, at_once);
     args.lse = Tensor(pass.backend, {queries[0], queries[1], at_once}, wide_of(q.dtype()));
@@ -98,11 +101,12 @@ Variable attend(std::string_view name, const std::vector<Variable>& inputs, cons
   const auto [q, k, v] = split(tensors);
   const Shape &queries = q.shape(), &keys = k.shape();
   if (auto* const cache = pass.find<KeyValueCache>())
-    return attend_with_cache(name, *cache, {q, k, v}, out, merge, how, !mask && how.causal, pass);
+    return attend_with_cache(name, *cache, {q, k, v}, out, merge, how, !mask && how.places.causal,
+                             pass);
   AttentionForward args;
   args.q = q, args.k = k, args.v = v;
   args.mask = mask_view(name, mask, {queries[0], queries[1], queries[2], keys[2]}, dtype);
-  args.causal = how.causal;
+  static_cast<AttentionMask&>(args) = how.places;
   args.scale = how.scale.value_or(usual_scale(queries));
   if (pass.training && how.dropout > 0.0) {
     args.p = how.dropout;
@@ -137,8 +141,9 @@ View by_head(const Tensor& x) { return View(x).transposed(1, 2); }
 }  // namespace
 
 Variable scaled_dot_product_attention(const Variable& q, const Variable& k, const Variable& v,
-                                      const Tensor& mask, bool causal, std::optional<double> scale,
-                                      double dropout, Pass& pass, HeadsAt heads) {
+                                      const Tensor& mask, AttentionMask places,
+                                      std::optional<double> scale, double dropout, Pass& pass,
+                                      HeadsAt heads) {
   constexpr std::string_view kName = "scaled_dot_product_attention";
   const auto of = [](const Variable& x) {
     return fmt::format("{} {}", name_of(x.dtype()), x.shape().text());
@@ -163,11 +168,11 @@ Variable scaled_dot_product_attention(const Variable& q, const Variable& k, cons
       [view](const std::vector<Tensor>& x) {
         return Heads{view(x[0]), view(x[1]), view(x[2])};
       },
-      queries, view, mask, {causal, scale, dropout}, pass);
+      queries, view, mask, {places, scale, dropout}, pass);
 }
 
 Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t kv_heads,
-                          const Tensor& mask, bool causal, std::optional<double> scale,
+                          const Tensor& mask, AttentionMask places, std::optional<double> scale,
                           double dropout, Pass& pass) {
   constexpr std::string_view kName = "packed_attention";
   const Shape& in = qkv.shape();
@@ -190,7 +195,7 @@ Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t 
       },
       {in[0], in[1], heads * depth},
       [depth](const Tensor& y) { return View(y).split(2, depth).transposed(1, 2); }, mask,
-      {causal, scale, dropout}, pass);
+      {places, scale, dropout}, pass);
 }
 
 namespace {

@@ -26,7 +26,8 @@ double unseen(std::initializer_list<const View*> views) {
 /// Arithmetic of so many products of all queries and keys.
 double flops_of(const Attention& args, int products) {
   const auto keys = static_cast<double>(args.k.shape()[2]);
-  const double looked_at = args.causal ? (keys + 1.0) / 2.0 : keys;  // in the mean
+  double looked_at = args.causal ? (keys + 1.0) / 2.0 : keys;  // in the mean
+  if (args.window > 0) looked_at = std::min(looked_at, static_cast<double>(args.window));
   return 2.0 * products * static_cast<double>(args.q.elements()) * looked_at;
 }
 
@@ -45,6 +46,9 @@ void check_inputs(const Checker& call, const Attention& args) {
     call.that(args.mask.dtype() == args.q.dtype(), "the mask is {}; needed: {}",
               name_of(args.mask.dtype()), name_of(args.q.dtype()));
   }
+  call.that(args.window >= 0 && (args.window == 0 || args.causal),
+            "a window of {} keys{}; needed: 1 or more, and causal", args.window,
+            args.causal ? "" : " behind a query as before it");
   call.that(args.p >= 0.0 && args.p <= 1.0, "p is {}, but must lie in [0, 1]", args.p);
 }
 

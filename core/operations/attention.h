@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "core/operations/accesses.h"
@@ -9,16 +10,25 @@
 // Attention and rotary position embedding.
 namespace starling {
 
+/// Which keys a query may see by its place alone.
+struct AttentionMask {
+  AttentionMask(bool causal_ = false, std::int64_t window_ = 0)
+      : causal(causal_), window(window_) {}
+  bool causal;          ///< query i: keys j <= i
+  std::int64_t window;  ///< with `causal` query i: keys j > i - window; 0: any
+
+  auto operator<=>(const AttentionMask&) const = default;
+};
+
 /// Common arguments of both passes of scaled dot product attention. q[N,H,T,D]; k, v[N,Hkv,S,D],
 /// each head of which is shared by H/Hkv heads of q; mask (optional) [N,H,T,S] is added to the
 /// scaled scores. The last dimension must be contiguous; other strides are arbitrary, the mask's
-/// may be 0. `causal` restricts query i to keys j <= i. Weights are dropped with probability p,
-/// like a Dropout of all weights [N,H,T,S] with this key and counter. A query whose keys are all
-/// masked (-infinity) gives zeros and zero gradients. Additional memory is linear in T and S. In
+/// may be 0. Weights are dropped with probability p, like a Dropout of all weights [N,H,T,S] with
+/// this key and counter. A query whose keys are all masked (-infinity) gives zeros and zero
+/// gradients. Additional memory is linear in T and S. In
 /// low precision all tensors but lse have that dtype.
-struct Attention {
+struct Attention : AttentionMask {
   View q, k, v, mask;
-  bool causal = false;
   double scale = 1.0;
   double p = 0.0;
   std::uint64_t key = 0, counter = 0;

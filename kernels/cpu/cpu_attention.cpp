@@ -32,6 +32,7 @@ cpu::AttentionCall<T> call_of(const Attention& args, const Tensor& lse) {
                              .v = heads<const T>(args.v),
                              .lse = lse.data<Compute<T>>(),
                              .causal = args.causal,
+                             .window = args.window,
                              .scale = static_cast<Compute<T>>(args.scale),
                              .p = args.p,
                              .key = args.key,

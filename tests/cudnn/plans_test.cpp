@@ -136,6 +136,7 @@ TEST_CASE(
   struct Case {
     std::int64_t n, heads, kv_heads, queries, keys, depth;
     bool causal, packed, masked;
+    std::int64_t window = 0;
   };
   // GPT-2, a larger one's context, Llama's groups, ViT's 197 places, a longer memory, masks.
   const Case cases[] = {{8, 12, 12, 1024, 1024, 64, true, true, false},
@@ -144,7 +145,8 @@ TEST_CASE(
                         {64, 3, 3, 197, 197, 64, false, true, false},
                         {4, 8, 8, 100, 300, 40, false, false, false},
                         {4, 8, 8, 256, 256, 64, false, false, true},
-                        {4, 8, 2, 250, 250, 64, true, false, true}};
+                        {4, 8, 2, 250, 250, 64, true, false, true},
+                        {2, 32, 8, 4096, 4096, 128, true, false, false, 1024}};
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const auto meta = make_meta_backend();
     for (const Device& device : kDevices) {
@@ -165,7 +167,7 @@ TEST_CASE(
         back.v = c.packed ? part(one, c.heads + c.kv_heads, c.kv_heads) : whole(c.kv_heads, c.keys);
         back.dq = back.q, back.dk = back.k, back.dv = back.v;
         back.y = back.dy = c.packed ? part(y, 0, c.heads) : whole(c.heads, c.queries);
-        back.causal = c.causal;
+        back.causal = c.causal, back.window = c.window;
         back.scale = 0.125;
         if (c.masked)
           back.mask = View(Tensor(*meta, {c.queries, c.keys}, dtype),

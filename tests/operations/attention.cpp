@@ -42,11 +42,12 @@ void reference(const AttentionRow& row, const Element& x, const Result& y, Numbe
   for (Index i = 0; i < row.samples * row.heads * row.queries; ++i) {
     const Index t = i % row.queries, h = i / row.queries % row.heads,
                 n = i / row.queries / row.heads, kv = h / (row.heads / row.kv_heads),
-                keys = row.causal ? std::min(row.keys, t + 1) : row.keys;
-    Numbers scores(at(keys), 0.0);
+                keys = row.causal ? std::min(row.keys, t + 1) : row.keys,
+                first = row.window > 0 ? std::max<Index>(t + 1 - row.window, 0) : 0;
+    Numbers scores(at(keys), kNone);
     double most = kNone, sum = 0.0;
-    for (Index j = 0; j < keys; ++j) {
-      double& score = scores[at(j)];
+    for (Index j = first; j < keys; ++j) {
+      double& score = scores[at(j)] = 0.0;
       for (Index d = 0; d < row.depth; ++d) score += x(0, n, h, t, d) * x(1, n, kv, j, d);
       score *= scale;
       if (row.mask == AttentionRow::Mask::kKeys) score += mask[at(n * row.keys + j)];
@@ -78,7 +79,7 @@ void set(Attention& args, const AttentionRow& row, const Tensors& saved) {
     args.mask = View(saved[0], {row.samples, row.heads, row.queries, row.keys},
                      {mask.stride(0), keys ? 0 : mask.stride(1), keys ? 0 : mask.stride(2), 1}, 0);
   }
-  args.causal = row.causal;
+  args.causal = row.causal, args.window = row.window;
   args.scale = 1.0 / std::sqrt(static_cast<double>(row.depth));
   args.p = row.p, args.key = kKey, args.counter = kCounter;
 }
@@ -89,8 +90,9 @@ void make_mask(Backend& backend, const AttentionRow& row, DType dtype, Tensors& 
 
 std::string text_of(const AttentionRow& row) {
   return fmt::format(
-      "{} samples, {} heads of {} ({} of keys), {} by {}{}{}{}", row.samples, row.heads, row.depth,
-      row.kv_heads, row.queries, row.keys, row.causal ? ", causal" : "",
+      "{} samples, {} heads of {} ({} of keys), {} by {}{}{}{}{}", row.samples, row.heads,
+      row.depth, row.kv_heads, row.queries, row.keys, row.causal ? ", causal" : "",
+      row.window > 0 ? fmt::format(", window {}", row.window) : "",
       row.mask == AttentionRow::Mask::kNone ? "" : ", masked", row.p > 0.0 ? ", dropout" : "");
 }
 

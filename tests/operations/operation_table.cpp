@@ -68,6 +68,16 @@ void add_attention(std::vector<Operation>& table) {
            {.heads = 2, .queries = 12, .keys = 6, .depth = 33, .causal = true, .p = 0.3},
            {.samples = 2, .queries = 6, .keys = 19, .depth = 4, .mask = Mask::kScores, .p = 0.5},
            {.queries = 3, .keys = 2, .depth = 130},
+           {.heads = 2, .queries = 230, .keys = 230, .depth = 16, .causal = true, .window = 101},
+           {.heads = 2,
+           .kv_heads = 2,
+           .queries = 20,
+           .keys = 9,
+           .depth = 8,
+           .causal = true,
+           .mask = Mask::kKeys,
+           .p = 0.3,
+           .window = 4},
            {.queries = 2, .keys = 2, .depth = 1, .p = 1.0},
            {.queries = 3, .keys = 0, .depth = 4},
            {.samples = 0, .queries = 3, .keys = 3, .depth = 4},
@@ -82,6 +92,13 @@ void add_attention(std::vector<Operation>& table) {
                                     .causal = true}));
   table.push_back(
       packed_attention({.heads = 2, .kv_heads = 2, .queries = 7, .keys = 7, .depth = 3}));
+  table.push_back(packed_attention({.heads = 2,
+                                    .kv_heads = 1,
+                                    .queries = 12,
+                                    .keys = 12,
+                                    .depth = 8,
+                                    .causal = true,
+                                    .window = 5}));
   table.push_back(rotary(12, 8, 12, 1, false));
   table.push_back(rotary(2 * 5 * 3, 6, 5, 3, true));
   table.push_back(rotary(7, 140, 7, 1, false));

@@ -87,6 +87,7 @@ struct AttentionRow {
   /// query's are all -infinity
   enum class Mask : std::uint8_t { kNone, kKeys, kScores } mask = Mask::kNone;
   double p = 0.0;
+  Index window = 0;  ///< with `causal`
 };
 Operation attention(const AttentionRow& row);
 /// Queries, keys and values in one tensor, results of all heads side by side.

@@ -150,7 +150,9 @@ class GraphBuilder {
     const AttentionGraph& graph = spec_.attention;
     A attributes;
     attributes.set_attn_scale(graph.scale);
-    if (graph.causal) attributes.set_causal_mask(true);
+    if (graph.places.causal) attributes.set_causal_mask(true);
+    if (graph.places.window > 0)
+      attributes.set_diagonal_band_left_bound(static_cast<int>(graph.places.window));
     if (graph.mask[2] > 0)
       attributes.set_bias(
           input(GraphTensor::kMask, {Sizes(graph.mask.begin(), graph.mask.end()),

@@ -46,8 +46,10 @@ std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
   if (!is_low_precision(dtype))
     return why = fmt::format("{} is left to the own kernels", name_of(dtype)), std::nullopt;
   if (args.p > 0.0) return why = "cuDNN drops other weights", std::nullopt;
+  if (args.window > 0 && (args.mask || spec.x[2] > spec.y[2]))
+    return why = "its window comes with a mask, or more queries than keys", std::nullopt;
   AttentionGraph& graph = spec.attention;
-  graph.causal = args.causal;
+  graph.places = args;
   graph.scale = static_cast<float>(args.scale);
   // Engines load 16 bytes at a time.
   bool whole = spec.x[3] % 8 == 0;
@@ -73,10 +75,12 @@ std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
 /// text() for attention.
 std::string attention_text(const GraphSpec& spec) {
   const AttentionGraph& graph = spec.attention;
-  return fmt::format("attention {} {} {} by {}{}{}",
+  return fmt::format("attention {} {} {} by {}{}{}{}",
                      spec.kind == GraphKind::kAttentionForward ? "forward" : "backward",
                      name_of(spec.dtype), fmt::join(spec.x, "x"), fmt::join(spec.y, "x"),
-                     graph.causal ? " causal" : "", graph.mask[2] > 0 ? " masked" : "");
+                     graph.places.causal ? " causal" : "",
+                     graph.places.window > 0 ? fmt::format(" window {}", graph.places.window) : "",
+                     graph.mask[2] > 0 ? " masked" : "");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ struct AttentionGraph {
   std::vector<std::array<std::int64_t, 3>> strides;
   std::array<std::int64_t, 4> mask{};  ///< sizes, 1 for broadcast dimensions; all 0: no mask
   std::array<std::int64_t, 4> mask_stride{};
-  bool causal = false;
+  AttentionMask places;
   float scale = 1.0f;
 
   auto operator<=>(const AttentionGraph&) const = default;

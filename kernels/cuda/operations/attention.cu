@@ -49,6 +49,7 @@ struct Scores {
   const T* mask;
   Index mask_sample, mask_head, mask_query, mask_key;
   bool causal;
+  Index window;  ///< query i sees keys above i - window; 0: any
   R scale;
   float p;
   R kept;
@@ -56,7 +57,18 @@ struct Scores {
   StepScalar<std::uint64_t> counter;
 
   __device__ bool sees(Index i, Index j) const {
-    return i < queries && j < keys && !(causal && j > i);
+    return i < queries && j < keys && !(causal && j > i) && !(window > 0 && j + window <= i);
+  }
+  /// The keys that a tile of queries may see: from the first to the end.
+  __device__ Index first_key(Index query) const {
+    return window > 0 && query >= window ? (query - window + 1) / kPlaces<R> * kPlaces<R> : 0;
+  }
+  __device__ Index key_end(Index query) const {
+    return causal ? min(keys, query + kPlaces<R>) : keys;
+  }
+  /// The end of the queries that may see a tile of keys.
+  __device__ Index query_end(Index key) const {
+    return window > 0 ? min(queries, key + kPlaces<R> + window - 1) : queries;
   }
   __device__ R score(R product, Index n, Index h, Index i, Index j) const {
     if (!sees(i, j)) return -std::numeric_limits<R>::infinity();
@@ -214,8 +226,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   R most[kOwn], total[kOwn];
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) most[r] = kNone, total[r] = R(0);
-  const Index end = s.causal ? min(s.keys, part.first + kPlaces<R>) : s.keys;
-  for (Index key = 0; key < end; key += kPlaces<R>) {
+  const Index end = s.key_end(part.first);
+  for (Index key = s.first_key(part.first); key < end; key += kPlaces<R>) {
     R scores[kOwn][kOwn];
     multiply(shared, own_q, q.place, part.first, s.queries, own_k, k.place, key, s.keys, s.depth,
              scores);
@@ -340,8 +352,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   __shared__ Shared<R> shared;
   const Part part(s.count, s.queries, kPlaces<R>);
   Sums<R, kChunks> sums{};
-  const Index end = s.causal ? min(s.keys, part.first + kPlaces<R>) : s.keys;
-  for (Index key = 0; key < end; key += kPlaces<R>) {
+  const Index end = s.key_end(part.first);
+  for (Index key = s.first_key(part.first); key < end; key += kPlaces<R>) {
     R weights[kOwn][kOwn], slopes[kOwn][kOwn];
     weights_and_slopes(s, g, shared, part.n, part.h, part.first, key, weights, slopes);
     put(slopes, shared);
@@ -363,7 +375,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const Part part(s.kv_heads, s.keys, kPlaces<R>);
   Sums<R, kChunks> keys{}, values{};
   for (Index h = part.h * s.group; h < (part.h + 1) * s.group; ++h) {
-    for (Index query = s.causal ? part.first : 0; query < s.queries; query += kPlaces<R>) {
+    const Index end = s.query_end(part.first);
+    for (Index query = s.causal ? part.first : 0; query < end; query += kPlaces<R>) {
       R weights[kOwn][kOwn], slopes[kOwn][kOwn];
       weights_and_slopes(s, g, shared, part.n, h, query, part.first, weights, slopes);
       put(weights, shared);
@@ -404,6 +417,7 @@ Scores<T> scores_of(CudaBackend& backend, const Attention& args) {
           mask ? mask.stride(2) : 0,
           mask ? mask.stride(3) : 0,
           args.causal,
+          args.window,
           static_cast<Compute<T>>(args.scale),
           static_cast<float>(args.p),
           static_cast<Compute<T>>(args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0),

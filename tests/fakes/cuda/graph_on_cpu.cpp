@@ -130,7 +130,7 @@ class GraphOnCpu {
     args.q = heads(GraphTensor::kQ, spec_.x, 0);
     args.k = heads(GraphTensor::kK, spec_.y, 1);
     args.v = heads(GraphTensor::kV, spec_.y, 2);
-    args.causal = graph.causal;
+    static_cast<AttentionMask&>(args) = graph.places;
     args.scale = static_cast<double>(graph.scale);
     if (graph.mask[2] > 0) {
       const auto& stride = graph.mask_stride;
