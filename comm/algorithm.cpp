@@ -155,15 +155,11 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
         if (state.numbers > 0 && &bucket != site.buckets.data()) continue;
         const Shape shape = state.numbers > 0 ? Shape{state.numbers} : bucket.parameters.shape();
         const DType dtype = state.dtype.value_or(bucket.parameters.dtype());
-        Tensor numbers;
-        if (site.replica && state.numbers == 0) {
-          numbers = site.replica->allocate(site.backend, shape, dtype);
-        } else {
-          numbers = Tensor(site.backend, shape, dtype);
-          site.backend.fill(numbers, 0.0);
-        }
-        bucket.sync.push_back({copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy),
-                               std::move(numbers)});
+        Replica* const replica = state.numbers == 0 ? site.replica : nullptr;
+        bucket.sync.push_back(
+            {copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy),
+             allocate_in(replica, site.backend, shape, dtype,
+                         bucket.own.value_or(ElementRange{0, shape.elements()}))});
       }
       // Ranks have unequally many neighbours, and all take part in sharing memory.
       for (int rank = 0, most = copies; site.replica && rank < site.transport.size(); ++rank) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/agreement.h"
+#include "comm/replica.h"
 #include "core/error.h"
 #include "core/operations/updates.h"
 
@@ -93,8 +94,7 @@ namespace {
 /// `rule` null: states as long as the buckets.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  std::size_t states, const OptimizerRule* rule, bool decay_all,
-                                 DType compute, GradientMemory gradients,
-                                 const Allocate& allocate) {
+                                 DType compute, GradientMemory gradients, Replica* replica) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
@@ -103,13 +103,14 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     backend.fill(tensor, 0.0);
     return tensor;
   };
-  const auto kept = [&](std::int64_t elements, DType type) {
-    return allocate ? allocate(Shape{elements}, type) : zeroed(elements, type);
+  const auto kept = [&](std::int64_t elements, DType type, ElementRange used) {
+    return allocate_in(replica, backend, Shape{elements}, type, used);
   };
   for (const BucketLayout& layout : plan.buckets) {
     Bucket bucket;
     bucket.layout = &layout;
-    bucket.parameters = kept(layout.elements, dtype);
+    const ElementRange all{0, layout.elements};
+    bucket.parameters = kept(layout.elements, dtype, all);
     bucket.gradient_memory = gradients;
     if (gradients == GradientMemory::kAlways) bucket.gradients = zeroed(layout.elements, dtype);
     std::int64_t state_elements = 0;
@@ -122,8 +123,17 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     }
     // A part of padding alone has states too
     state_elements += layout.elements - end_of(layout);
-    for (std::size_t i = 0; i < states; ++i) bucket.states.push_back(kept(state_elements, dtype));
-    if (low) bucket.low = kept(layout.elements, compute);
+    ElementRange used{0, state_elements};
+    if (replica) {
+      const auto place = static_cast<std::size_t>(replica->place());
+      const std::int64_t first = layout.parts[place], end = layout.parts[place + 1];
+      bucket.own = {first, end - first};
+      used.first = state_place(bucket, first);
+      used.elements = state_place(bucket, end) - used.first;
+    }
+    for (std::size_t i = 0; i < states; ++i)
+      bucket.states.push_back(kept(state_elements, dtype, used));
+    if (low) bucket.low = kept(layout.elements, compute, all);
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
@@ -147,18 +157,38 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute) {
   return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all,
-                      compute, GradientMemory::kAlways, {});
+                      compute, GradientMemory::kAlways, nullptr);
 }
 
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all, DType compute,
-                                 GradientMemory gradients, const Allocate& allocate) {
+                                 GradientMemory gradients, Replica* replica) {
   return make_buckets(plan, backend, dtype, rule.facts().states.size(), &rule, decay_all, compute,
-                      gradients, allocate);
+                      gradients, replica);
 }
 
 GradientMemory usual_gradient_memory(const Backend& backend) {
   return backend.device() == DeviceType::kCpu ? GradientMemory::kPassing : GradientMemory::kAlways;
+}
+
+std::int64_t state_place(const Bucket& bucket, std::int64_t at) {
+  std::int64_t end = 0;
+  for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+    const BucketSlot& slot = bucket.layout->slots[k];
+    const StateExtent& extent = bucket.state_extents[k];
+    const std::int64_t slot_end = slot.offset + slot.decay_entries() * kDecayBlock;
+    if (at >= slot.offset && at < slot_end) return extent.first + at - slot.offset;
+    end = extent.first + extent.elements;
+    if (k + 1 == bucket.layout->slots.size()) end += at - slot_end;  // padding
+  }
+  return end;
+}
+
+Tensor own_states(const Bucket& bucket, const Tensor& state) {
+  if (!bucket.own) return state;
+  const std::int64_t first = state_place(bucket, bucket.own->first),
+                     end = state_place(bucket, bucket.own->first + bucket.own->elements);
+  return state.slice(first, Shape{end - first});
 }
 
 LayerExtent layer_of(const BucketSlot& slot) { return layer_of(*slot.parameter); }

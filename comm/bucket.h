@@ -119,15 +119,19 @@ struct Bucket {
 /// fp16, low a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute = DType::kFloat32);
-/// Allocates zeroed tensors in the place of the backend.
-using Allocate = std::function<Tensor(const Shape&, DType)>;
-/// The same, with the optimizer rule's states. `allocate`: of parameters, their low-precision
-/// copies and states; null: the backend.
+class Replica;
+/// The same, with the optimizer rule's states. `replica`: has memory for parameters, their
+/// low-precision copies and states, of which this rank uses its part; null: one rank has all.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32,
                                  GradientMemory gradients = GradientMemory::kAlways,
-                                 const Allocate& allocate = {});
+                                 Replica* replica = nullptr);
+/// This rank's part of one of the bucket's states.
+Tensor own_states(const Bucket& bucket, const Tensor& state);
+/// Where the states of the bucket's element `at` lie, which begins a parameter if those have sizes
+/// of their own.
+std::int64_t state_place(const Bucket& bucket, std::int64_t at);
 /// kPassing on devices that execute synchronously, since there the next bucket can reuse the memory
 /// as soon as the update's call has returned.
 GradientMemory usual_gradient_memory(const Backend& backend);

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <map>
-#include <new>
+#include <cstdint>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -15,82 +13,9 @@
 #include "core/operations/pointwise.h"
 
 namespace starling {
-namespace {
 
-using detail::BucketCounts;
 using detail::ControlBlock;
 using Doing = detail::Pulse::Doing;
-
-constexpr std::size_t kLine = detail::kCacheLine, kPage = 4096;
-std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
-
-}  // namespace
-
-/// Memory for gradients at the end of a rank's block. Pages are taken where they are first written,
-/// and places are given from the beginning, so that the memory is what is used at once.
-class Replica::Gradients : public std::enable_shared_from_this<Gradients> {
- public:
-  Gradients(std::shared_ptr<SharedBlock> block, std::size_t first)
-      : block_(std::move(block)), first_(first) {
-    free_[0] = block_->bytes() - first;
-  }
-  Tensor allocate(Backend& backend, const Shape& shape, DType dtype);
-  /// Offset in the block.
-  std::size_t offset_of(const Tensor& gradients) const {
-    return static_cast<std::size_t>(gradients.raw() - block_->data());
-  }
-
- private:
-  class Place;
-  void give_back(std::size_t at, std::size_t bytes);
-
-  std::shared_ptr<SharedBlock> block_;
-  std::size_t first_;
-  std::map<std::size_t, std::size_t> free_;  ///< bytes by offset behind first_; never adjacent
-};
-
-class Replica::Gradients::Place final : public Storage {
- public:
-  Place(Backend& backend, std::shared_ptr<Gradients> of, std::size_t at, std::size_t bytes)
-      : Storage(backend, of->block_->data() + of->first_ + at, bytes),
-        of_(std::move(of)),
-        at_(at),
-        bytes_(bytes) {}
-  ~Place() override { of_->give_back(at_, bytes_); }
-
- private:
-  std::shared_ptr<Gradients> of_;
-  std::size_t at_, bytes_;
-};
-
-Tensor Replica::Gradients::allocate(Backend& backend, const Shape& shape, DType dtype) {
-  const std::size_t bytes =
-      rounded(static_cast<std::size_t>(shape.elements()) * size_of(dtype), kPage);
-  const auto found =
-      std::ranges::find_if(free_, [&](const auto& range) { return range.second >= bytes; });
-  require(found != free_.end(), "replica", "no {} bytes of gradients are free", bytes);
-  const auto [at, length] = *found;
-  free_.erase(found);
-  if (length > bytes) free_[at + bytes] = length - bytes;
-  return Tensor(std::make_shared<Place>(backend, shared_from_this(), at, bytes), 0, shape, dtype);
-}
-
-void Replica::Gradients::give_back(std::size_t at, std::size_t bytes) {
-  const auto next = free_.lower_bound(at);
-  if (next != free_.end() && next->first == at + bytes) {
-    bytes += next->second;
-    free_.erase(next);
-  }
-  const auto behind = free_.lower_bound(at);
-  if (behind != free_.begin()) {
-    const auto before = std::prev(behind);
-    if (before->first + before->second == at) {
-      before->second += bytes;
-      return;
-    }
-  }
-  free_[at] = bytes;
-}
 
 Replica::Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
                  double timeout_seconds)
@@ -124,123 +49,45 @@ Replica::~Replica() {
   if (control_) control_->pulse.beat(Doing::kEnded);
 }
 
-Tensor Replica::allocate(Backend& backend, const Shape& shape, DType dtype) {
-  const std::size_t bytes =
-      std::max<std::size_t>(static_cast<std::size_t>(shape.elements()) * size_of(dtype), 1);
-  const SharedBlocks blocks =
-      sharing_->share(transport_.world(), ranks_, bytes, MemorySharing::Kind::kOfFirst);
-  if (!blocks.refusal.empty())
-    fail_on_all_ranks(ExitCode::kMemory, "replica", {.key = "sync.replica"},
-                      "{} bytes that the {} ranks of a replica share: {}", bytes, size_,
-                      blocks.refusal);
-  return Tensor(
-      std::make_shared<detail::BlockStorage<SharedBlock>>(backend, blocks.of.front(), 0, bytes), 0,
-      shape, dtype);
-}
-
-void Replica::open(std::vector<Bucket>& buckets) {
-  buckets_ = &buckets;
-  counts_.assign(buckets.size(), 0);
-  places_at_ = rounded(ControlBlock::bytes(buckets.size() + 1), kLine);
-  numbers_at_ = places_at_ + rounded(buckets.size() * sizeof(std::atomic<std::uint64_t>), kLine);
-  gradients_at_ =
-      rounded(numbers_at_ + 2 * (buckets.size() + 1) * sizeof(double), std::size_t{kPage});
-  std::size_t gradients = 0;
-  for (const Bucket& bucket : buckets) gradients += rounded(bucket.parameters.bytes(), kPage);
-  // Twice the room, since what is free may be in pieces
-  SharedBlocks blocks = sharing_->share(transport_.world(), ranks_, gradients_at_ + 2 * gradients,
-                                        MemorySharing::Kind::kSparse);
+void Replica::open_control(std::size_t buckets, std::size_t more) {
+  constexpr std::size_t kPage = 4096;
+  const auto rounded = [](std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; };
+  numbers_at_ = rounded(ControlBlock::bytes(buckets + 1), detail::kCacheLine);
+  more_at_ = rounded(numbers_at_ + 2 * (buckets + 1) * sizeof(double), kPage);
+  SharedBlocks blocks =
+      sharing_->share(transport_.world(), ranks_, more_at_ + more, MemorySharing::Kind::kSparse);
   if (!blocks.refusal.empty())
     fail_on_all_ranks(ExitCode::kMemory, "replica", {.key = "sync.replica"},
                       "the gradients that the {} ranks of a replica add up: {}", size_,
                       blocks.refusal);
   blocks_ = std::move(blocks.of);
   const auto own = static_cast<std::size_t>(place_);
-  control_ = ControlBlock::make(blocks_[own]->data(), buckets.size() + 1);
-  for (std::size_t b = 0; b < buckets.size(); ++b)
-    new (blocks_[own]->data() + places_at_ + b * sizeof(std::atomic<std::uint64_t>))
-        std::atomic<std::uint64_t>(0);
+  control_ = ControlBlock::make(blocks_[own]->data(), buckets + 1);
   for (std::size_t place = 0; place < blocks_.size(); ++place)
     controls_[ranks_[place]] =
         place == own ? control_ : reinterpret_cast<ControlBlock*>(blocks_[place]->data());
-  gradients_ = std::make_shared<Gradients>(blocks_[own], gradients_at_);
-  for (Bucket& bucket : buckets) {
-    const std::vector<std::int64_t>& parts = bucket.layout->parts;
-    require(parts.size() == static_cast<std::size_t>(size_) + 1, "replica",
-            "a bucket is not divided among {} ranks", size_);
-    bucket.own = {parts[own], parts[own + 1] - parts[own]};
-  }
-  transport_.world().barrier();  // the counts of all are made
 }
 
-Tensor Replica::gradients(Backend& backend, const Shape& shape, DType dtype) {
-  return gradients_->allocate(backend, shape, dtype);
+void Replica::open(std::vector<Bucket>& buckets) {
+  buckets_ = &buckets;
+  for (const Bucket& bucket : buckets)
+    require(bucket.own && bucket.layout->parts.size() == static_cast<std::size_t>(size_) + 1,
+            "replica", "a bucket is not divided among {} ranks", size_);
 }
 
-bool Replica::reached(int bucket, detail::CountWaits::Member member, const ExchangeLabel& label,
-                      bool wait, Doing doing, const char* what) {
-  const auto b = static_cast<std::size_t>(bucket);
-  if (!wait)
-    return std::ranges::all_of(others_, [&](int rank) {
-      return detail::reached(controls_.at(rank)->counts(b)->*member, counts_[b]);
-    });
-  await_(controls_, transport_.rank(), others_, b, member, counts_[b], doing, label, [&] {
-    return fmt::format("{} step {}, bucket {} in a replica", what, label.step, label.bucket);
-  });
-  return true;
-}
-
-void Replica::publish(int bucket, const ExchangeLabel& label) {
-  const auto b = static_cast<std::size_t>(bucket);
-  auto* const place = reinterpret_cast<std::atomic<std::uint64_t>*>(
-      blocks_[static_cast<std::size_t>(place_)]->data() + places_at_ +
-      b * sizeof(std::atomic<std::uint64_t>));
-  place->store(gradients_->offset_of((*buckets_)[b].gradients), std::memory_order_relaxed);
-  control_->pulse.beat(Doing::kPublished, label);
-  detail::advance(own_counts(b).published, ++counts_[b]);
-}
-
-bool Replica::published(int bucket, const ExchangeLabel& label, bool wait) {
-  return reached(bucket, &BucketCounts::published, label, wait, Doing::kWaitsForNeighbour,
-                 "the gradients of");
-}
-
-bool Replica::taken(int bucket, const ExchangeLabel& label, bool wait) {
-  return reached(bucket, &BucketCounts::released, label, wait, Doing::kWaitsForReaders,
-                 "the readers of");
-}
-
-void Replica::take_mean(int bucket, const Tensor& out, const ExchangeLabel& label) {
-  const auto b = static_cast<std::size_t>(bucket);
-  const Bucket& of = (*buckets_)[b];
-  const double share = 1.0 / size_;
-  WeightedSum sum;
-  sum.out = out;
-  for (int place = 0; place < size_; ++place) {
-    const auto& block = blocks_[static_cast<std::size_t>(place)];
-    const auto* const at = reinterpret_cast<const std::atomic<std::uint64_t>*>(
-        block->data() + places_at_ + b * sizeof(std::atomic<std::uint64_t>));
-    const Tensor whole(
-        std::make_shared<detail::BlockStorage<SharedBlock>>(
-            out.backend(), block, at->load(std::memory_order_relaxed), of.parameters.bytes()),
-        0, of.parameters.shape(), of.parameters.dtype());
-    const auto term = static_cast<std::size_t>(sum.terms++);
-    sum.in[term] = of.own_part(whole);
-    sum.weight[term] = share;
-    if (place + 1 < size_ && static_cast<std::size_t>(sum.terms) < sum.in.size()) continue;
-    out.backend().weighted_sum(sum);
-    sum.terms = 0;
-    sum.accumulate = true;
-  }
-  control_->pulse.beat(Doing::kMixed, label);
-  detail::advance(own_counts(b).released, counts_[b]);
+Exchange Replica::exchange_of(Exchange::Kind kind, std::vector<std::int64_t> parts) const {
+  Exchange exchange;
+  exchange.kind = kind;
+  exchange.group = ranks_;
+  exchange.parts = std::move(parts);
+  return exchange;
 }
 
 void Replica::barrier(const ExchangeLabel& label) {
   const std::size_t index = buckets_->size();
   control_->pulse.beat(Doing::kPublished, label);
-  detail::advance(own_counts(index).published, ++barriers_);
-  await_(controls_, transport_.rank(), others_, index, &BucketCounts::published, barriers_,
+  detail::advance(control_->counts(index)->published, ++barriers_);
+  await_(controls_, transport_.rank(), others_, index, &detail::BucketCounts::published, barriers_,
          Doing::kWaitsForNeighbour, label,
          [&] { return fmt::format("the ranks of a replica after step {}", label.step); });
 }
@@ -259,6 +106,167 @@ void Replica::sum(double* values, std::size_t count, const ExchangeLabel& label)
   for (std::size_t place = 1; place < blocks_.size(); ++place) {
     for (std::size_t i = 0; i < count; ++i) values[i] += of_rank(place)[i];
   }
+}
+
+Tensor allocate_in(Replica* replica, Backend& backend, const Shape& shape, DType dtype,
+                   ElementRange used) {
+  if (replica) return replica->allocate(backend, shape, dtype, used);
+  Tensor tensor(backend, shape, dtype);
+  backend.fill(tensor, 0.0);
+  return tensor;
+}
+
+Tensor whole_in(Replica* replica, const Bucket& bucket, const Tensor& kept) {
+  return replica ? replica->whole(bucket, kept) : kept;
+}
+
+void fill_in(Replica* replica, const Bucket& bucket, const Tensor& kept, bool share,
+             const std::function<void(const Tensor& whole)>& fill) {
+  if (!replica || replica->shares_memory()) return fill(kept);
+  const Tensor whole(kept.backend(), kept.shape(), kept.dtype());
+  kept.backend().fill(whole, 0.0);  // the padding
+  if (!share || replica->place() == 0) fill(whole);
+  replica->take(bucket, whole, kept, share);
+}
+
+namespace {
+
+/// The part of a tensor that has memory.
+struct PartBlock {
+  Tensor part;
+  std::byte* begin;  ///< where the whole would begin
+  std::byte* data() const { return begin; }
+};
+using PartStorage = detail::BlockStorage<PartBlock>;
+
+/// Gradients and parameters are what the compute stream reads and writes: it waits for exchanges,
+/// whatever stream is current.
+class ExchangingReplica final : public Replica {
+ public:
+  ExchangingReplica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
+                    double timeout_seconds)
+      : Replica(transport, size, std::move(sharing), timeout_seconds) {}
+  bool shares_memory() const override { return false; }
+
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, ElementRange used) override {
+    Tensor part(backend, Shape{used.elements}, dtype);
+    backend.fill(part, 0.0);
+    if (used.elements == shape.elements()) return {part.storage(), 0, shape, dtype};
+    const std::size_t before = static_cast<std::size_t>(used.first) * size_of(dtype);
+    auto* const begin =
+        reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(part.raw()) - before);
+    const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+    return {std::make_shared<PartStorage>(
+                backend, std::make_shared<PartBlock>(PartBlock{std::move(part), begin}), 0, bytes),
+            0, shape, dtype};
+  }
+
+  void open(std::vector<Bucket>& buckets) override {
+    Replica::open(buckets);
+    open_control(buckets.size(), 0);
+    tickets_.resize(buckets.size());
+    // They stay, since a transport may register what it exchanges.
+    for (const Bucket& bucket : buckets)
+      means_.emplace_back(bucket.parameters.backend(), Shape{bucket.own->elements},
+                          bucket.parameters.dtype());
+    transport_.world().barrier();  // the counts of all are made
+  }
+  Tensor gradients(Backend& backend, const Shape& shape, DType dtype) override {
+    return {backend, shape, dtype};
+  }
+
+  void publish(int bucket, const ExchangeLabel& label) override {
+    const auto b = static_cast<std::size_t>(bucket);
+    const Bucket& of = (*buckets_)[b];
+    control_->pulse.beat(Doing::kPublished, label);
+    tickets_[b] =
+        transport_.start_exchange(exchange_of(Exchange::Kind::kScatterSum, of.layout->parts),
+                                  of.gradients, {means_[b]}, label);
+  }
+  /// Exchanges start in the same order on all ranks, so that no rank may look what has arrived.
+  bool published(int bucket, const ExchangeLabel&, bool wait) override {
+    if (!wait) return false;
+    const StreamScope scope(backend(), StreamKind::kCompute);
+    transport_.wait(tickets_[static_cast<std::size_t>(bucket)]);
+    return true;
+  }
+  Tensor take_mean(int bucket, const ExchangeLabel&) override {
+    const Tensor& mean = means_[static_cast<std::size_t>(bucket)];
+    mean.backend().weighted_sum({.in = {mean}, .weight = {1.0 / size_}, .terms = 1, .out = mean});
+    return mean;
+  }
+  bool taken(int, const ExchangeLabel&, bool) override { return true; }
+
+  /// Buckets in the order of the next forward pass.
+  void meet(const ExchangeLabel& label) override {
+    if (buckets_->empty()) return;
+    const StreamScope scope(backend(), StreamKind::kCompute);
+    std::vector<Ticket> tickets;
+    for (std::size_t b = buckets_->size(); b-- > 0;)
+      tickets.push_back(start_gather(
+          (*buckets_)[b].layout->parts, (*buckets_)[b].own_part((*buckets_)[b].parameters),
+          (*buckets_)[b].parameters, {label.step, static_cast<int>(b), label.round}));
+    for (std::size_t k = 0; k < tickets.size(); ++k) {
+      transport_.wait(tickets[k]);
+      const Bucket& bucket = (*buckets_)[buckets_->size() - 1 - k];
+      if (bucket.low) bucket.low.backend().cast({.x = bucket.parameters, .y = bucket.low});
+    }
+  }
+
+  Tensor whole(const Bucket& bucket, const Tensor& kept) override {
+    if (!is_part(kept)) return kept;
+    const std::vector<std::int64_t> parts = parts_of(bucket, kept);
+    Tensor whole(kept.backend(), kept.shape(), kept.dtype());
+    transport_.wait(start_gather(parts, own_of(parts, kept), whole, {-1, 0, 0}));
+    return whole;
+  }
+
+  void take(const Bucket& bucket, const Tensor& whole, const Tensor& kept, bool share) override {
+    if (share) {
+      Exchange exchange;
+      exchange.kind = Exchange::Kind::kNeighbours;
+      if (place_ == 0) exchange.send_to = others_;
+      if (place_ > 0) exchange.receive_from = {ranks_[0]}, exchange.weights = {1.0};
+      transport_.wait(transport_.start_exchange(
+          exchange, whole, place_ == 0 ? std::vector<Tensor>() : std::vector{whole}, {-1, 0, 0}));
+    }
+    if (!is_part(kept)) return kept.backend().copy(whole, kept);
+    const std::vector<std::int64_t> parts = parts_of(bucket, kept);
+    kept.backend().copy(own_of(parts, whole), own_of(parts, kept));
+  }
+
+ private:
+  Backend& backend() const { return buckets_->front().parameters.backend(); }
+  static bool is_part(const Tensor& tensor) {
+    return dynamic_cast<const PartStorage*>(tensor.storage().get()) != nullptr;
+  }
+  static std::vector<std::int64_t> parts_of(const Bucket& bucket, const Tensor& kept) {
+    std::vector<std::int64_t> parts = bucket.layout->parts;
+    if (kept.elements() != bucket.layout->elements) {
+      for (std::int64_t& part : parts) part = state_place(bucket, part);
+    }
+    return parts;
+  }
+  Tensor own_of(const std::vector<std::int64_t>& parts, const Tensor& whole) const {
+    const auto own = static_cast<std::size_t>(place_);
+    return whole.slice(parts[own], Shape{parts[own + 1] - parts[own]});
+  }
+  Ticket start_gather(const std::vector<std::int64_t>& parts, const Tensor& own,
+                      const Tensor& whole, const ExchangeLabel& label) {
+    return transport_.start_exchange(exchange_of(Exchange::Kind::kGather, parts), own, {whole},
+                                     label);
+  }
+
+  std::vector<Ticket> tickets_;  ///< by bucket: of its gradients
+  std::vector<Tensor> means_;    ///< by bucket: this rank's part
+};
+
+}  // namespace
+
+std::unique_ptr<Replica> make_exchanging_replica(Transport& transport, int size,
+                                                 std::unique_ptr<MemorySharing> sharing,
+                                                 double timeout_seconds) {
+  return std::make_unique<ExchangingReplica>(transport, size, std::move(sharing), timeout_seconds);
 }
 
 }  // namespace starling

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,19 +14,17 @@
 
 namespace starling {
 
-/// The ranks that share one copy of the model (`sync.replica`): as many consecutive ranks of a
-/// host. Parameters and states lie once, in memory that all of them map. In each step every rank
-/// computes gradients of its own batch, adds up the part of them that it updates, and updates that
-/// part; then all compute with the whole. Part k of a replica exchanges with part k of the other
-/// replicas, over between(), which an algorithm takes for all ranks there are. On CPUs.
+/// The ranks that are one copy of the model (`sync.replica`): as many consecutive ranks of a host.
+/// In each step every rank computes gradients of its own batch, gets the sum of its part of them,
+/// and updates that part; then all compute with the whole. Part k of a replica exchanges with part
+/// k of the other replicas, over between(), which an algorithm takes for all ranks there are.
+///
+/// On CPUs parameters and states lie once, in memory that all ranks map, and no number moves to
+/// reach another rank. On GPUs each rank has the parameters, and the states of its part; gradients
+/// go by a reduce-scatter, updated parameters by an all-gather.
 class Replica {
  public:
-  /// `size`: ranks of a replica, at least 2; it divides the number of ranks. AgreedError(kUsage) if
-  /// a replica would be on several hosts, AgreedError(kMemory) if memory cannot be shared.
-  /// Collective, as all functions that say so: all ranks of the transport call them.
-  Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
-          double timeout_seconds);
-  ~Replica();
+  virtual ~Replica();
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
@@ -34,14 +33,21 @@ class Replica {
   int index() const { return index_; }  ///< of this replica, 0 … replicas - 1
   /// The ranks at this place of all replicas. Outlives what uses it, and ends with this object.
   Transport& between() const { return *between_; }
+  /// Whether a tensor of allocate() is one for all ranks of the replica.
+  virtual bool shares_memory() const = 0;
 
-  /// A zeroed tensor in memory of all ranks of the replica. Collective.
-  Tensor allocate(Backend& backend, const Shape& shape, DType dtype);
-  /// Makes memory for gradients, which the other ranks read, and sets Bucket::own. Collective,
-  /// once; the buckets stay where they are.
-  void open(std::vector<Bucket>& buckets);
+  /// A zeroed tensor of which this rank uses the elements `used`: in memory of all ranks, or in its
+  /// own, where only those elements have memory. Collective, as all functions that say so: all
+  /// ranks of the transport call them.
+  virtual Tensor allocate(Backend& backend, const Shape& shape, DType dtype, ElementRange used) = 0;
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype) {
+    return allocate(backend, shape, dtype, {0, shape.elements()});
+  }
+  /// Makes what ranks share to exchange gradients. Collective, once; the buckets stay where they
+  /// are.
+  virtual void open(std::vector<Bucket>& buckets);
   /// Memory for one bucket's gradients.
-  Tensor gradients(Backend& backend, const Shape& shape, DType dtype);
+  virtual Tensor gradients(Backend& backend, const Shape& shape, DType dtype) = 0;
 
   // Without all ranks: between those of the replica.
 
@@ -50,40 +56,73 @@ class Replica {
   /// values[i] = Σ over the ranks, in their order; at most one more than there are buckets.
   void sum(double* values, std::size_t count, const ExchangeLabel& label = {});
   /// This rank's gradients of the bucket are complete.
-  void publish(int bucket, const ExchangeLabel& label);
-  /// Whether those of all ranks are; with `wait` waits until they are.
-  bool published(int bucket, const ExchangeLabel& label, bool wait);
-  /// out = this rank's part of the mean of all ranks' gradients, added up in their order. The
-  /// gradients of all are complete.
-  void take_mean(int bucket, const Tensor& out, const ExchangeLabel& label);
+  virtual void publish(int bucket, const ExchangeLabel& label) = 0;
+  /// Whether those of all ranks are; with `wait` waits until they are, where memory is not shared
+  /// the compute stream.
+  virtual bool published(int bucket, const ExchangeLabel& label, bool wait) = 0;
+  /// This rank's part of the mean of all ranks' gradients, added up in their order, after
+  /// published().
+  virtual Tensor take_mean(int bucket, const ExchangeLabel& label) = 0;
   /// Whether nobody reads this rank's gradients of the bucket; with `wait` waits until then.
-  bool taken(int bucket, const ExchangeLabel& label, bool wait);
+  virtual bool taken(int bucket, const ExchangeLabel& label, bool wait) = 0;
+  /// Afterwards all ranks have the parameters that each has updated, on the compute stream.
+  virtual void meet(const ExchangeLabel& label) = 0;
+  /// A tensor of allocate() with all ranks' elements, each the part of the bucket, or the bucket's
+  /// states, that is its own.
+  virtual Tensor whole(const Bucket& bucket, const Tensor& kept) = 0;
+  /// `kept` takes what it uses of `whole`, with `share` of the first rank's. Not where memory is
+  /// shared.
+  virtual void take(const Bucket& bucket, const Tensor& whole, const Tensor& kept, bool share) = 0;
 
- private:
-  class Gradients;
-  detail::BucketCounts& own_counts(std::size_t index) const { return *control_->counts(index); }
-  bool reached(int bucket, detail::CountWaits::Member member, const ExchangeLabel& label, bool wait,
-               detail::Pulse::Doing doing, const char* what);
+ protected:
+  Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
+          double timeout_seconds);
+  /// Makes the control blocks, with `more` bytes behind them, of which pages are taken where they
+  /// are written.
+  void open_control(std::size_t buckets, std::size_t more);
+  Exchange exchange_of(Exchange::Kind kind, std::vector<std::int64_t> parts) const;
 
   Transport& transport_;
   int size_, place_, index_;
   std::vector<int> ranks_;   ///< of this replica
   std::vector<int> others_;  ///< without this one
   std::unique_ptr<MemorySharing> sharing_;
-  std::unique_ptr<World> world_between_;
   std::unique_ptr<Transport> between_;
+  std::vector<Bucket>* buckets_ = nullptr;
+
+  // A rank's block: counts, of buckets and of barriers, the numbers of sum(), and what a derived
+  // class has
+  std::vector<std::shared_ptr<SharedBlock>> blocks_;  ///< by place
+  detail::ControlBlocks controls_;                    ///< by rank
+  detail::ControlBlock* control_ = nullptr;           ///< this rank's
+  std::size_t numbers_at_ = 0, more_at_ = 0;          ///< offsets in a block
   detail::CountWaits await_;
 
-  // A rank's block: counts, of buckets and of barriers, then places of its gradients, numbers of
-  // sum(), then the gradients
-  std::vector<std::shared_ptr<SharedBlock>> blocks_;               ///< by place
-  detail::ControlBlocks controls_;                                 ///< by rank
-  detail::ControlBlock* control_ = nullptr;                        ///< this rank's
-  std::size_t places_at_ = 0, numbers_at_ = 0, gradients_at_ = 0;  ///< offsets in a block
-  std::vector<Bucket>* buckets_ = nullptr;
-  std::shared_ptr<Gradients> gradients_;
-  std::vector<std::uint32_t> counts_;  ///< by bucket: how often its gradients were complete
+ private:
   std::uint32_t barriers_ = 0;
 };
+
+/// In memory that the ranks of a host share, for CPUs. `size`: ranks of a replica, at least 2; it
+/// divides the number of ranks. AgreedError(kUsage) if a replica would be on several hosts,
+/// AgreedError(kMemory) if memory cannot be shared. Collective.
+std::unique_ptr<Replica> make_shared_replica(Transport& transport, int size,
+                                             std::unique_ptr<MemorySharing> sharing,
+                                             double timeout_seconds);
+/// With exchanges over `transport`, for GPUs. `sharing`: host memory, for control and small sums.
+std::unique_ptr<Replica> make_exchanging_replica(Transport& transport, int size,
+                                                 std::unique_ptr<MemorySharing> sharing,
+                                                 double timeout_seconds);
+
+// The same where there may be one rank alone: `replica` null.
+
+/// A zeroed tensor.
+Tensor allocate_in(Replica* replica, Backend& backend, const Shape& shape, DType dtype,
+                   ElementRange used);
+/// Replica::whole().
+Tensor whole_in(Replica* replica, const Bucket& bucket, const Tensor& kept);
+/// Sets a tensor of allocate_in(): `fill` writes all of it, of which this rank keeps what it uses.
+/// With `share` the first rank of a replica fills it for all.
+void fill_in(Replica* replica, const Bucket& bucket, const Tensor& kept, bool share,
+             const std::function<void(const Tensor& whole)>& fill);
 
 }  // namespace starling

@@ -28,11 +28,19 @@ struct Exchange {
     /// Mean over each node, mixed between nodes, sent to all ranks of the node; received buffer:
     /// the result
     kNodes,
+    /// Reduce-scatter over a group: sends the whole; received buffer: this rank's part of the sum
+    /// in rank order
+    kScatterSum,
+    /// All-gather over a group: sends this rank's part; received buffer: the whole, in which what
+    /// is sent may lie
+    kGather,
   } kind = Kind::kNone;
   /// Ascending. kNeighbours; for kNodes this rank's peers on other nodes
   std::vector<int> send_to, receive_from;
   /// Ascending. kGroupSum; for kNodes the ranks of this node
   std::vector<int> group;
+  /// kScatterSum, kGather: the elements where the members' parts begin, and the end
+  std::vector<std::int64_t> parts;
   /// kNodes, where each rank mixes one shard of the bucket: own_share · (own node's mean) + Σ_k
   /// shares[k] · (mean of receive_from[k]'s node)
   double own_share = 1.0;

@@ -176,16 +176,18 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   }
   std::vector<Tensor> values, states;
   for (const Bucket& bucket : buckets) {
-    values.push_back(alone() ? bucket.parameters : share_of(bucket.parameters, weight));
-    if (of_state) states.push_back(bucket.states[static_cast<std::size_t>(evaluated.state)]);
+    values.push_back(bucket.parameters);
+    if (!of_state) continue;
+    const Tensor& state = bucket.states[static_cast<std::size_t>(evaluated.state)];
+    states.push_back(alone() ? whole_in(replica, bucket, state) : state);
   }
   if (!alone()) {
-    values = mean_of(buckets, values);
+    values = mean_of(buckets, values, weight);
     const ConsensusDistance distance = starling::consensus_distance(
         replica ? replica->between() : transport, backend, buckets, values, &transport);
     consensus_ = distance.total;
     bucket_consensus_ = distance.per_bucket;
-    states = mean_of(buckets, states);
+    states = mean_of(buckets, states, 1.0);
   }
   for (std::size_t b = 0; b < states.size(); ++b) {
     const Tensor sum(backend, values[b].shape(), values[b].dtype());
@@ -205,9 +207,11 @@ MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets,
   keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
   std::vector<Tensor> values = parameters;
-  if (!alone()) {
-    for (Tensor& value : values) value = share_of(value, weight);
-    values = mean_of(buckets, values);
+  if (alone()) {
+    for (std::size_t b = 0; b < values.size(); ++b)
+      values[b] = whole_in(replica, buckets[b], values[b]);
+  } else {
+    values = mean_of(buckets, values, weight);
   }
   show(buckets, values, backend);
   for (std::size_t k = 0; k < model_buffers.size(); ++k)
@@ -216,16 +220,18 @@ MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets,
 }
 
 std::vector<Tensor> MeanModelScope::mean_of(const std::vector<Bucket>& buckets,
-                                            const std::vector<Tensor>& values) {
-  if (!replica_) return mean_model(transport_, values);
+                                            const std::vector<Tensor>& values, double weight) {
   std::vector<Tensor> means, own, own_means;
   for (std::size_t b = 0; b < values.size(); ++b) {
-    means.push_back(replica_->allocate(values[b].backend(), values[b].shape(), values[b].dtype()));
-    own.push_back(buckets[b].own_part(values[b]));
+    means.push_back(allocate_in(replica_, values[b].backend(), values[b].shape(), values[b].dtype(),
+                                buckets[b].own.value_or(ElementRange{0, values[b].elements()})));
+    own.push_back(share_of(buckets[b].own_part(values[b]), weight));
     own_means.push_back(buckets[b].own_part(means.back()));
   }
-  mean_model(replica_->between(), own, own_means);
+  mean_model(replica_ ? replica_->between() : transport_, own, own_means);
+  if (!replica_) return means;
   replica_->barrier();
+  for (std::size_t b = 0; b < values.size(); ++b) means[b] = replica_->whole(buckets[b], means[b]);
   return means;
 }
 

@@ -69,8 +69,8 @@ class MeanModelScope {
  private:
   void keep_own();
   /// The mean over ranks of tensors of the buckets' sizes; of a replica in memory that it shares.
-  std::vector<Tensor> mean_of(const std::vector<Bucket>& buckets,
-                              const std::vector<Tensor>& values);
+  std::vector<Tensor> mean_of(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
+                              double weight);
   /// Whether there is one model alone, so that it is the mean.
   bool alone() const { return transport_.size() == (replica_ ? replica_->size() : 1); }
   /// Makes the model's parameters views into these tensors, one per bucket.

@@ -34,6 +34,14 @@
 namespace starling {
 namespace {
 
+/// Null for a replica of one rank.
+std::unique_ptr<Replica> make_replica(int ranks, double timeout_seconds, const Backend& backend,
+                                      Transport& transport) {
+  if (ranks == 1) return nullptr;
+  return (backend.device() == DeviceType::kCpu ? make_shared_replica : make_exchanging_replica)(
+      transport, ranks, make_process_sharing(timeout_seconds), timeout_seconds);
+}
+
 /// Gives each of a replica's ranks a part of each bucket, at the edges of what codes and rules see
 /// as one.
 void divide_among_ranks(const TrainConfig& config, int ranks, BucketPlan& plan) {
@@ -66,11 +74,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       length_(run_length(config, site)),
       backend_(backend),
       transport_(transport),
-      replica_(site.replica > 1
-                   ? std::make_unique<Replica>(transport, site.replica,
-                                               make_process_sharing(config.sync.timeout_s),
-                                               config.sync.timeout_s)
-                   : nullptr),
+      replica_(make_replica(site.replica, config.sync.timeout_s, backend, transport)),
       plan_(plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
                          config.sync.bucket_bytes)),
       tape_(backend),
@@ -83,15 +87,11 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       activation_bytes_(trace.activation_bytes),
       target_flops_(trace.target_flops) {
   agree_on_plan(plan_, config.device.dtype, transport);
-  if (replica_) {
-    divide_among_ranks(config, site.replica, plan_);
-    allocate_ = [this](const Shape& shape, DType dtype) {
-      return replica_->allocate(backend_, shape, dtype);
-    };
-  }
+  if (replica_) divide_among_ranks(config, site.replica, plan_);
   buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
                           config.optimizer.decay_all, config.device.compute,
-                          usual_gradient_memory(backend), allocate_);
+                          replica_ ? GradientMemory::kPassing : usual_gradient_memory(backend),
+                          replica_.get());
   if (!config.optimizer.groups.empty()) {
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.optimizer.groups) decays.push_back(group.own_decay);
@@ -124,10 +124,10 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       config.device.compute, loader_settings().threads, config.evaluate.views);
   if (config.state.ema)
     average_ = std::make_unique<ModelAverage>(*config.state.ema, backend, buckets_, *config.model,
-                                              allocate_);
+                                              replica_.get());
   if (config.state.lookahead)
     lookahead_ = std::make_unique<Lookahead>(*config.state.lookahead, backend, buckets_,
-                                             *config.model, allocate_);
+                                             *config.model, replica_.get());
   resident_bytes_ = backend.memory_stats().in_use;
   for (const Bucket& bucket : buckets_)
     if (!bucket.gradients)
@@ -262,7 +262,9 @@ void Trainer::close_part(const std::vector<Tensor>& parameters) {
   // Other ranks may have read the old ones where they lay
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
-    if (replica_) {
+    if (replica_ && !replica_->shares_memory()) {
+      backend_.copy(parameters[b], bucket.parameters);
+    } else if (replica_) {
       backend_.copy(bucket.own_part(parameters[b]), bucket.own_part(bucket.parameters));
     } else {
       bucket.spare = parameters[b];
@@ -277,17 +279,19 @@ void Trainer::close_part(const std::vector<Tensor>& parameters) {
 void Trainer::switch_to(std::size_t k) {
   algorithm_->conclude();
   const double weight = algorithm_->mean_weight();
-  std::vector<Tensor> parameters, others;
+  std::vector<Tensor> parameters, states, others;
   for (const Bucket& bucket : buckets_) {
     parameters.push_back(share_of(bucket.parameters, weight));
-    for (const Tensor& state : bucket.states) others.push_back(state);
+    for (const Tensor& state : bucket.states) states.push_back(own_states(bucket, state));
   }
   for (const ModelBuffer* buffer : config_.model->buffers()) {
     if (is_floating(buffer->value.dtype())) others.push_back(buffer->value);
   }
   const std::vector<Tensor> means = mean_model(transport_, parameters),
+                            state_means = mean_model(between(), states),
                             other_means = mean_model(transport_, others);
   meet_replica();  // what the others still read is of all
+  for (std::size_t i = 0; i < states.size(); ++i) backend_.copy(state_means[i], states[i]);
   for (std::size_t i = 0; i < others.size(); ++i) backend_.copy(other_means[i], others[i]);
   backend_.synchronize();
   close_part(means);
@@ -358,16 +362,22 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
     meet_replica();
   }
   RunCounters counters;
-  const bool own_alone = replica_ && replica_->place() > 0 && !is_mean_of_ranks(file);
+  const bool mean = is_mean_of_ranks(file),  // which every rank has read
+      own_alone = replica_ && replica_->place() > 0 && !mean;
   const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
   on_all_ranks(transport_, [&] {
-    counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule,
-                          !is_mean_of_ranks(file), own_alone);
+    counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule, !mean,
+                          own_alone, replica_.get());
     if (by_complexity)
       complexities_ = load_complexities(file, source, config_.data.info.train_samples);
     if (average_) average_->load(file, source, own_alone);
     if (lookahead_) lookahead_->load(file, source, own_alone);
   });
+  if (replica_ && !mean) {
+    share_state(file, source, buckets_, *config_.optimizer.rule, true, *replica_);
+    if (average_) average_->share(file, source);
+    if (lookahead_) lookahead_->share(file, source);
+  }
   if (by_complexity) config_.data.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
   step_ = counters.step;
@@ -524,14 +534,18 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
   const bool member = replica_ && replica_->place() > 0;  // its replica's first rank saves the rest
-  copies = copies && !member;
+  const PutTensor name_alone = [](const Tensor&, TensorLayout, FileTensor&tensor) { tensor = {}; },
+                  put = member   ? name_alone
+                        : copies ? static_cast<PutTensor>(to_file_tensor)
+                                 : refer_file_tensor;
   const OptimizerRule& rule = *config_.optimizer.rule;
   SafetensorsFile file =
       save_state(*config_.model, buckets_, rule, counters, config_.resolved, transport_.size(),
-                 config_.device.compute, std::move(used), copies);
+                 config_.device.compute, std::move(used), put, replica_.get());
   if (!complexities_.empty()) save_complexities(complexities_, file);
-  if (average_) average_->save(file);
-  if (lookahead_) lookahead_->save(file);
+  const PutTensor put_copies = member ? name_alone : static_cast<PutTensor>(to_file_tensor);
+  if (average_) average_->save(file, put_copies);
+  if (lookahead_) lookahead_->save(file, put_copies);
   save_stretches(config_.length.stretches, file);
   save_contents(config_.data.info, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());

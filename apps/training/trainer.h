@@ -77,7 +77,8 @@ class Trainer {
   /// learning rate, and enough steps.
   void check_updated() const;
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier result,
-  /// whose memory is reused. `copies`: see save_state().
+  /// whose memory is reused. Without `copies` tensors are
+  /// read when the file is written.
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
   /// What this rank goes on from in memory with other ranks (joining.h): also where a step has
   /// failed half-way, which then begins anew. Empty where it failed between two algorithms.
@@ -117,6 +118,8 @@ class Trainer {
   TrainConfig& config() { return config_; }
   Backend& backend() { return backend_; }
   Transport& transport() { return transport_; }
+  /// Null without sync.replica.
+  Replica* replica() const { return replica_.get(); }
 
  private:
   /// A part of the run with one algorithm: SyncSettings::phase().
@@ -175,7 +178,6 @@ class Trainer {
   Backend& backend_;
   Transport& transport_;
   std::unique_ptr<Replica> replica_;  ///< with sync.replica
-  Allocate allocate_;                 ///< in the replica's memory; null without
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<Schedule> schedule_;

@@ -66,14 +66,14 @@ Digests digests_of(const Trainer& trainer) {
     for (std::size_t k = 0;
          equal && (always || equality.rule_states) && k < buckets[b].states.size(); ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
-      const HostBytes state(buckets[b].states[k]);
+      const HostBytes state(whole_in(trainer.replica(), buckets[b], buckets[b].states[k]));
       digests.all += checksum(state.data(), state.size());
     }
     for (std::size_t k = 0;
          k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(equality.equal_states));
          ++k) {
       digests.names.push_back(fmt::format("sync.{}, bucket {}", buckets[b].sync[k].name, b));
-      const HostBytes kept(buckets[b].sync[k].numbers);
+      const HostBytes kept(whole_in(trainer.replica(), buckets[b], buckets[b].sync[k].numbers));
       digests.all += checksum(kept.data(), kept.size());
     }
   }
@@ -164,18 +164,21 @@ void compare_mix(Trainer& trainer) {
   // digest".
   std::string mine, received;
   std::vector<double> sums(3 * buckets.size(), 0.0);  // of x, of the mix, and of |x|, by bucket
+  // A replica's ranks mix their parts, with those at the same place of others.
+  const auto step = static_cast<std::size_t>(trainer.replica() ? trainer.replica()->size() : 1);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const HostBytes own(buckets[b].parameters);
+    const Tensor parameters = buckets[b].own_part(buckets[b].parameters);
+    const HostBytes own(parameters);
     mine += checksum(own.data(), own.size());
     const Mixer::Arrived arrived = trainer.mixer().arrived(static_cast<int>(b));
     Projection before, after;
-    before.add(buckets[b].parameters, 1.0);
+    before.add(parameters, 1.0);
     if (!arrived.exchange || arrived.received->empty()) {
       after = before;
     } else {
       const Exchange& exchange = *arrived.exchange;
       const std::vector<Tensor>& from = *arrived.received;
-      after.add(buckets[b].parameters, exchange.self_weight);
+      after.add(parameters, exchange.self_weight);
       for (std::size_t k = 0; k < from.size(); ++k)
         after.add(from[k], exchange.weights[std::min(k, exchange.weights.size() - 1)]);
       for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size();
@@ -200,7 +203,7 @@ void compare_mix(Trainer& trainer) {
       at = end + 1;
       const std::size_t space = line.find(' '), second = line.find(' ', space + 1);
       const auto bucket = static_cast<std::size_t>(std::stoll(line));
-      const auto j = static_cast<std::size_t>(std::stoll(line.substr(space + 1)));
+      const auto j = static_cast<std::size_t>(std::stoll(line.substr(space + 1))) * step + i % step;
       if (all[j].compare(bucket * kDigest, kDigest, line, second + 1, kDigest) == 0) continue;
       fail_on_all_ranks(ExitCode::kLost, "verify",
                         {.step = trainer.steps_done(), .bucket = static_cast<int>(bucket)},

@@ -13,21 +13,6 @@
 namespace starling {
 namespace {
 
-/// Where the states of the bucket's element `at` lie, which begins a parameter if those have sizes
-/// of their own.
-std::int64_t state_place(const Bucket& bucket, std::int64_t at) {
-  std::int64_t end = 0;
-  for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
-    const BucketSlot& slot = bucket.layout->slots[k];
-    const StateExtent& extent = bucket.state_extents[k];
-    const std::int64_t slot_end = slot.offset + slot.decay_entries() * kDecayBlock;
-    if (at >= slot.offset && at < slot_end) return extent.first + at - slot.offset;
-    end = extent.first + extent.elements;
-    if (k + 1 == bucket.layout->slots.size()) end += at - slot_end;  // padding
-  }
-  return end;
-}
-
 /// A view of this rank's part of the bucket, with that part's layout.
 Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
   const auto [first, elements] = *bucket.own;
@@ -50,9 +35,7 @@ Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
   part.layout = &layout;
   part.parameters = bucket.own_part(bucket.parameters);
   if (bucket.low) part.low = bucket.own_part(bucket.low);
-  const Shape of_states{state_place(bucket, end) - state_first};
-  for (const Tensor& state : bucket.states)
-    part.states.push_back(state.slice(state_first, of_states));
+  for (const Tensor& state : bucket.states) part.states.push_back(own_states(bucket, state));
   for (const SyncState& state : bucket.sync)
     part.sync.push_back({state.name, state.numbers.elements() == bucket.layout->elements
                                          ? bucket.own_part(state.numbers)
@@ -69,9 +52,10 @@ Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
   return part;
 }
 
-/// Buckets are summed in their order, each as soon as all ranks of the replica have its gradients.
-/// A rank does not wait for that in its backward pass, unless more than one complete bucket would
-/// be kept for others to read.
+/// Buckets are summed in their order. In memory that ranks share each is as soon as all ranks have
+/// its gradients; a rank does not wait for that in its backward pass, unless more than one complete
+/// bucket would be kept for others to read. By exchanges each is when the next one is complete, so
+/// that its exchange overlaps with that one's backward pass.
 class InReplica final : public Algorithm {
  public:
   InReplica(const AlgorithmSite& site,
@@ -113,31 +97,31 @@ class InReplica final : public Algorithm {
   void bucket_ready(int bucket) override {
     replica_.publish(bucket, label(bucket));
     started_ = bucket + 1;
-    proceed(site_.passes_exchange ? started_ : 0);
+    proceed(!replica_.shares_memory() ? bucket : site_.passes_exchange ? started_ : 0);
     drop(0);
   }
   void backward_done() override {
     proceed(started_);
     inner_->backward_done();
     for (Bucket& part : parts_) part.gradients = Tensor();
-    barrier();
+    meet();
     drop(started_);
   }
   bool gradients_consumed(int bucket) const override { return bucket < dropped_; }
   void finish() override {
     inner_->finish();
-    barrier();
+    meet();
   }
   void conclude() override {
     inner_->conclude();
-    barrier();
+    meet();
   }
   void resume(std::int64_t step) override {
-    barrier();  // all have written what a checkpoint has
+    meet();  // all have written what a checkpoint has
     inner_->resume(step);
   }
   void resume_after_loss(std::int64_t step) override {
-    barrier();
+    meet();
     inner_->resume_after_loss(step);
   }
   std::int64_t met() const override { return inner_->met(); }
@@ -149,8 +133,8 @@ class InReplica final : public Algorithm {
 
  private:
   ExchangeLabel label(int bucket) const { return {info_.step, bucket, info_.step}; }
-  void barrier() {
-    wait_by(0, [&] { replica_.barrier(label(0)); });
+  void meet() {
+    wait_by(0, [&] { replica_.meet(label(0)); });
   }
   /// Updates buckets whose gradients all ranks have, and waits for those before `until`.
   void proceed(int until) {
@@ -160,8 +144,7 @@ class InReplica final : public Algorithm {
         wait_by(next_, [&] { replica_.published(next_, label(next_), true); });
       }
       Bucket& part = parts_[static_cast<std::size_t>(next_)];
-      part.gradients = Tensor(site_.backend, part.parameters.shape(), part.parameters.dtype());
-      replica_.take_mean(next_, part.gradients, label(next_));
+      part.gradients = replica_.take_mean(next_, label(next_));
       inner_->bucket_ready(next_);
       for (int b = 0; b <= next_; ++b) {
         if (inner_->gradients_consumed(b)) parts_[static_cast<std::size_t>(b)].gradients = {};

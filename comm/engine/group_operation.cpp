@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,10 +14,11 @@
 namespace starling::detail {
 namespace {
 
-/// A sum over a group, or a round over nodes. The buffer is cut into pieces, each piece into one
-/// chunk per member of the group. Every member receives its chunk from all others (scatter), sums
-/// in rank order, and sends the result to all others (gather). In a round over nodes the group is a
-/// node: its members take the mean of their chunk, exchange that with their peers on other nodes
+/// A sum over a group, or a round over nodes; or, by parts, its scatter or its gather alone, where
+/// a member's chunks are of its part. The buffer is cut into pieces, each piece into one chunk per
+/// member of the group. Every member receives its chunk from all others (scatter), sums in rank
+/// order, and sends the result to all others (gather). In a round over nodes the group is a node:
+/// its members take the mean of their chunk, exchange that with their peers on other nodes
 /// (between), and send the mix to the node, so that every number crosses the link between two nodes
 /// once in each direction. A few pieces are under way at once; each phase of every pair goes in
 /// piece order, as RequestSet asks for.
@@ -32,13 +34,15 @@ class GroupOperation final : public WireOperation {
         in_(in),
         out_(out),
         nodes_(exchange.kind == Exchange::Kind::kNodes),
+        scatters_(exchange.kind != Exchange::Kind::kGather),
+        gathers_(exchange.kind != Exchange::Kind::kScatterSum),
         members_(static_cast<std::int64_t>(exchange.group.size())),
         own_(std::find(exchange.group.begin(), exchange.group.end(), wire.rank()) -
              exchange.group.begin()),
         in_element_(static_cast<std::int64_t>(size_of(in.dtype()))),
         out_element_(static_cast<std::int64_t>(size_of(out.dtype()))),
         largest_chunk_(sum_chunk_bytes(members_) / out_element_),
-        pieces_((in.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_)),
+        pieces_(count_pieces(exchange, in.elements(), largest_chunk_)),
         window_(nodes_ ? kNodePieces : kSumPieces),
         open_(static_cast<std::size_t>(window_)) {
     for (const int peer : exchange.group) {
@@ -59,7 +63,7 @@ class GroupOperation final : public WireOperation {
       scratch_ = wire_.take_scratch(
           static_cast<std::size_t>(window_ * places() * largest_chunk_ * in_element_));
     while (started_ < pieces_ && started_ - finished_ < window_ &&
-           may_send(end_of(started_, in_element_))) {
+           may_send(end_of(started_, in_element_, scatters_))) {
       scatter(started_++);
       moved = true;
     }
@@ -72,13 +76,15 @@ class GroupOperation final : public WireOperation {
     }
     while (mixed_ < summed_ && is_through(mixed_, kBetween)) {
       if (nodes_) mix(mixed_);
-      gather(mixed_++);
+      if (gathers_) gather(mixed_);
+      ++mixed_;
       moved = true;
     }
     while (finished_ < mixed_ && is_through(finished_, kGather)) {
       ++finished_;
       moved = true;
-      if (flow_) flow_->arrived(0, end_of(finished_ - 1, out_element_));
+      if (flow_ && (finished_ == pieces_ || exchange_.parts.empty() || !gathers_))
+        flow_->arrived(0, end_of(finished_ - 1, out_element_, gathers_));
     }
     if (finished_ == pieces_) {
       // The scratch goes back here, under the lock; the last owner may be any thread
@@ -100,13 +106,35 @@ class GroupOperation final : public WireOperation {
   };
 
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-  /// Bytes up to the end of a piece.
-  std::size_t end_of(std::int64_t piece, std::int64_t element) const {
-    return static_cast<std::size_t>(
-        std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_) * element);
+  static std::int64_t count_pieces(const Exchange& exchange, std::int64_t elements,
+                                   std::int64_t chunk) {
+    if (exchange.parts.empty()) {
+      const std::int64_t most = chunk * std::ssize(exchange.group);
+      return (elements + most - 1) / most;
+    }
+    std::int64_t longest = 0;
+    for (std::size_t k = 1; k < exchange.parts.size(); ++k)
+      longest = std::max(longest, exchange.parts[k] - exchange.parts[k - 1]);
+    return (longest + chunk - 1) / chunk;
   }
+  /// Bytes up to the end of a piece: of the `whole`, or of this rank's part.
+  std::size_t end_of(std::int64_t piece, std::int64_t element, bool whole) const {
+    std::int64_t end = std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_);
+    if (!exchange_.parts.empty()) {
+      const Span last = chunk(piece, whole ? members_ - 1 : own_);
+      end = last.first + last.count - (whole ? 0 : part(own_));
+    }
+    return static_cast<std::size_t>(end * element);
+  }
+  std::int64_t part(std::int64_t member) const { return exchange_.parts[index(member)]; }
+  /// Where this rank's part begins in what has that part alone.
+  std::int64_t own_first() const { return exchange_.parts.empty() ? 0 : part(own_); }
   /// Member m's chunk of a piece; the last piece's are smaller, and some may be empty.
   Span chunk(std::int64_t piece, std::int64_t member) const {
+    if (!exchange_.parts.empty()) {
+      const std::int64_t begin = std::min(part(member + 1), part(member) + piece * largest_chunk_);
+      return {begin, std::min(largest_chunk_, part(member + 1) - begin)};
+    }
     const std::int64_t first = piece * largest_chunk_ * members_;
     const std::int64_t count = std::min(largest_chunk_ * members_, in_.elements() - first);
     const std::int64_t each =
@@ -163,6 +191,7 @@ class GroupOperation final : public WireOperation {
   }
 
   void scatter(std::int64_t piece) {
+    if (!scatters_) return;
     const Span mine = chunk(piece, own_);
     for_others([&](std::int64_t m) {
       receive(piece, kScatter, place(piece, m), bytes(mine, in_element_), exchange_.group[index(m)],
@@ -181,11 +210,12 @@ class GroupOperation final : public WireOperation {
 
   void add_up(std::int64_t piece) {
     const Span mine = chunk(piece, own_);
-    if (mine.count == 0) return;
+    if (mine.count == 0 || !scatters_) return;
     for (std::int64_t m = 0; m < members_; ++m)
       sources_[index(m)] = m == own_ ? at(in_, mine, in_element_) : place(piece, m);
     std::byte* const mean = place(piece, own_);
-    std::byte* const sum = nodes_ ? mean : at(out_, mine, out_element_);
+    const Span in_out{mine.first - (gathers_ ? 0 : own_first()), mine.count};
+    std::byte* const sum = nodes_ ? mean : at(out_, in_out, out_element_);
     sum_in_order(in_.dtype(), sources_, nullptr, mine.count, sum);
     if (!nodes_) return;
     const double share = 1.0 / static_cast<double>(members_);
@@ -222,6 +252,11 @@ class GroupOperation final : public WireOperation {
 
   void gather(std::int64_t piece) {
     const Span mine = chunk(piece, own_);
+    if (!scatters_) {
+      const std::byte* const own = at(in_, {mine.first - own_first(), mine.count}, in_element_);
+      if (own != at(out_, mine, out_element_))
+        std::memcpy(at(out_, mine, out_element_), own, bytes(mine, out_element_));
+    }
     for_others([&](std::int64_t m) {
       const Span theirs = chunk(piece, m);
       receive(piece, kGather, at(out_, theirs, out_element_), bytes(theirs, out_element_),
@@ -237,7 +272,7 @@ class GroupOperation final : public WireOperation {
   std::unique_ptr<RequestSet> requests_;
   const Exchange exchange_;
   const Tensor in_, out_;
-  const bool nodes_;
+  const bool nodes_, scatters_, gathers_;
   const std::int64_t members_, own_, in_element_, out_element_, largest_chunk_, pieces_, window_;
   std::vector<Tags> member_tags_;
   std::vector<int> peer_send_tags_, peer_receive_tags_;

@@ -78,7 +78,8 @@ std::unique_ptr<WireOperation> make_neighbour_operation(Wire& wire, const Exchan
                                                         const ExchangeLabel& label,
                                                         std::shared_ptr<Flow> flow);
 /// Exchange::Kind::kGroupSum: out = Σ over the group of in, in rank order; out may be in where the
-/// types are the same (sum_type()). Exchange::Kind::kNodes: out = the mix.
+/// types are the same (sum_type()). Exchange::Kind::kNodes: out = the mix. kScatterSum, kGather: as
+/// they say.
 std::unique_ptr<WireOperation> make_group_operation(Wire& wire, const Exchange& exchange,
                                                     const Tensor& in, const Tensor& out,
                                                     std::string what, const ExchangeLabel& label,

@@ -38,21 +38,23 @@ void agreed(World& world, const std::function<void()>& work) {
   throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);
 }
 
-/// A tensor divided between the members of a group: all shards but the last ones have `each`
-/// elements.
+/// A tensor divided between the members of a group: by the exchange's parts, or equally but for the
+/// last ones.
 struct Shards {
-  Shards(std::int64_t elements_, std::size_t members_)
-      : elements(elements_), members(static_cast<std::int64_t>(members_)) {
-    each = (elements + members - 1) / members;
-    if (elements % members != 0) each = (each + 31) / 32 * 32;  // aligned for vector loads
+  Shards(const Exchange& exchange, std::int64_t elements)
+      : begins(exchange.parts), members(std::ssize(exchange.group)) {
+    if (!begins.empty()) return;
+    equal = elements % members == 0;
+    std::int64_t each = (elements + members - 1) / members;
+    if (!equal) each = (each + 31) / 32 * 32;  // aligned for vector loads
+    for (std::int64_t k = 0; k <= members; ++k) begins.push_back(std::min(k * each, elements));
   }
-  std::int64_t first(std::size_t k) const {
-    return std::min(static_cast<std::int64_t>(k) * each, elements);
-  }
-  std::int64_t count(std::size_t k) const { return std::min(each, elements - first(k)); }
-  bool equal() const { return elements % members == 0; }
+  std::int64_t first(std::size_t k) const { return begins[k]; }
+  std::int64_t count(std::size_t k) const { return begins[k + 1] - begins[k]; }
 
-  std::int64_t elements, members, each = 0;
+  std::vector<std::int64_t> begins;
+  std::int64_t members;
+  bool equal = false;  ///< as NCCL's collective calls need it
 };
 
 /// Partitions groups into sets of disjoint groups, each of which can be made by one split.
@@ -404,12 +406,13 @@ class NcclTransport final : public Transport {
   /// shards.
   void exchange_in_group(const Exchange& exchange, const Tensor& in, const Tensor& out,
                          void* stream, const NcclWork& work) {
+    if (!exchange.parts.empty()) return exchange_parts(exchange, in, out, stream, work);
     const std::vector<int>& members = exchange.group;
     const bool nodes = exchange.kind == Exchange::Kind::kNodes;
     NcclComm comm = in.dtype() == out.dtype() ? communicator(members) : nullptr;
     if (comm && !nodes) return all_reduce(comm, in, out, stream, work);
-    const Shards shards(in.elements(), members.size());
-    if (!shards.equal()) comm = nullptr;
+    const Shards shards(exchange, in.elements());
+    if (!shards.equal) comm = nullptr;
     const std::size_t me = place_in(members);
     const std::int64_t mine = shards.count(me);
     Tensor sum, result;
@@ -434,6 +437,19 @@ class NcclTransport final : public Transport {
       nccl_->all_gather(result.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm,
                         stream);
     });
+  }
+  /// A reduce-scatter in rank order, or an all-gather.
+  void exchange_parts(const Exchange& exchange, const Tensor& in, const Tensor& out, void* stream,
+                      const NcclWork& work) {
+    const Shards shards(exchange, 0);
+    const std::size_t me = place_in(exchange.group);
+    const std::int64_t mine = shards.count(me);
+    if (exchange.kind == Exchange::Kind::kScatterSum)
+      return sum_shard(exchange.group, shards, in, mine > 0 ? out : Tensor(), stream, work);
+    const Tensor own = mine > 0 ? out.slice(shards.first(me), Shape{mine}) : Tensor();
+    if (own && own.raw() != in.raw()) backend_.copy(in, own);
+    register_once(everyone_, out, work);
+    gather_shards(exchange.group, shards, out, stream, work);
   }
   std::size_t place_in(const std::vector<int>& members) const {
     return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_) -

@@ -37,8 +37,9 @@ class NcclSetupError : public Error {
 /// watchdog has found so far. Neighbours: grouped sends and receives on the world's communicator.
 /// Group sums: an out-of-place all-reduce on the group's communicator (made by prepare()), in
 /// NCCL's order of summation; sums of bf16, and of groups that were not prepared, are computed in
-/// shards, each by one member in rank order. kNodes: a reduce-scatter within the node, exchange and
-/// mix of the shards, and an all-gather. `control` is used for the control plane and host tensors.
+/// shards, each by one member in rank order; kScatterSum and kGather are the two halves of that.
+/// kNodes: a reduce-scatter within the node, exchange and mix of the shards, and an all-gather.
+/// `control` is used for the control plane and host tensors.
 ///
 /// The host does wait, up to the time limit, while NCCL sets up connections: at the start, in
 /// prepare(), and in the first exchange with a peer. Buffers of exchanges and gradients are

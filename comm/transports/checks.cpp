@@ -30,6 +30,27 @@ const char* wrong_memory(DeviceType device) {
                                     : "this transport moves a GPU's memory only";
 }
 
+/// Of a reduce-scatter or an all-gather.
+void check_parts(int rank, int size, const Exchange& exchange, const Tensor& send,
+                 const Tensor& receive) {
+  check_peers(rank, size, exchange.group, true);
+  const auto own = std::ranges::find(exchange.group, rank) - exchange.group.begin();
+  require(own < std::ssize(exchange.group), "transport", "rank {} is not in its group", rank);
+  require(exchange.parts.size() == exchange.group.size() + 1 &&
+              std::ranges::is_sorted(exchange.parts) && exchange.parts[0] == 0,
+          "transport", "{} parts of {} ranks", exchange.parts.size(), exchange.group.size());
+  const auto k = static_cast<std::size_t>(own);
+  const bool scatters = exchange.kind == Exchange::Kind::kScatterSum;
+  const Tensor &whole = scatters ? send : receive, &part = scatters ? receive : send;
+  require(whole.elements() == exchange.parts.back() &&
+              part.elements() == exchange.parts[k + 1] - exchange.parts[k] &&
+              whole.dtype() == part.dtype(),
+          "transport", "a part of {} {} of {} {}", part.elements(), name_of(part.dtype()),
+          whole.elements(), name_of(whole.dtype()));
+  require(!scatters || send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64,
+          "transport", "a sum of {}", name_of(send.dtype()));
+}
+
 }  // namespace
 
 std::string rank_list(const std::vector<int>& ranks) {
@@ -44,7 +65,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 std::string describe(const Exchange& exchange, const ExchangeLabel& label) {
   const std::string start =
       fmt::format("the exchange of {}, round {}", describe_label(label), label.round);
-  if (exchange.kind == Exchange::Kind::kGroupSum)
+  if (exchange.kind != Exchange::Kind::kNeighbours && exchange.kind != Exchange::Kind::kNodes)
     return fmt::format("{} in the group of {}", start, rank_list(exchange.group));
   std::vector<int> peers;
   std::set_union(exchange.send_to.begin(), exchange.send_to.end(), exchange.receive_from.begin(),
@@ -71,6 +92,7 @@ void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& 
   require(receive.size() == exchange.received(), "transport",
           "an exchange that receives {} buffers was given {}", exchange.received(), receive.size());
   require(send.backend().device() == device, "transport", "{}", wrong_memory(device));
+  if (!exchange.parts.empty()) return check_parts(rank, size, exchange, send, receive[0]);
   const DType expected =
       exchange.kind == Exchange::Kind::kGroupSum ? sum_type(send.dtype()) : send.dtype();
   // `send` tells the size then

@@ -89,8 +89,7 @@ class StridedTransport final : public ForwardingTransport {
       exchange.weights = {1.0};
       exchange.self_weight = 0.0;
     }
-    const Tensor received =
-        size() > 2 && in.raw() != out.raw() ? out : Tensor(in.backend(), in.shape(), in.dtype());
+    const Tensor received = size() > 2 && in.raw() != out.raw() ? out : scratch(in);
     const Ticket ticket = start_exchange(exchange, in, {received}, label, {});
     sums_[ticket] = {in, received, out};
     return ticket;
@@ -109,6 +108,7 @@ class StridedTransport final : public ForwardingTransport {
           {.in = {sum.in, sum.received}, .weight = {1.0, 1.0}, .terms = 2, .out = sum.out});
     else if (sum.received.raw() != sum.out.raw())
       backend.copy(sum.received, sum.out);
+    if (sum.received.raw() != sum.out.raw()) free_.push_back(sum.received);
   }
   void prepare(const std::vector<std::vector<int>>& groups) override {
     std::vector<std::vector<int>> all;
@@ -132,6 +132,18 @@ class StridedTransport final : public ForwardingTransport {
   struct Sum {
     Tensor in, received, out;
   };
+  /// A tensor like `in`. They serve again, as a transport may keep what it has once exchanged.
+  Tensor scratch(const Tensor& in) {
+    const auto fits = [&](const Tensor& free) {
+      return &free.backend() == &in.backend() && free.elements() == in.elements() &&
+             free.dtype() == in.dtype();
+    };
+    const auto found = std::ranges::find_if(free_, fits);
+    if (found == free_.end()) return {in.backend(), in.shape(), in.dtype()};
+    const Tensor tensor = *found;
+    free_.erase(found);
+    return tensor;
+  }
   Exchange in_all(Exchange exchange) const {
     for (std::vector<int>* ranks : {&exchange.send_to, &exchange.receive_from, &exchange.group}) {
       for (int& rank : *ranks) rank = ranks_->rank_in_all(rank);
@@ -141,6 +153,7 @@ class StridedTransport final : public ForwardingTransport {
 
   std::unique_ptr<StridedWorld> ranks_;
   std::map<Ticket, Sum> sums_;  ///< in flight
+  std::vector<Tensor> free_;    ///< scratch memory of sums
 };
 
 }  // namespace

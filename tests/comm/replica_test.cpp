@@ -54,10 +54,11 @@ TEST_CASE("comm/replica: gradients take the memory of those that were given back
     BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 600);
     split_buckets(plan, 2, 32, false);
     std::vector<starling::Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 0, false);
-    Replica replica(transport, 2, make_thread_sharing("one", false), 20.0);
-    replica.open(buckets);
+    const auto replica = make_shared_replica(transport, 2, make_thread_sharing("one", false), 20.0);
+    for (starling::Bucket& bucket : buckets) bucket.own = {0, 32};
+    replica->open(buckets);
     const auto take = [&](std::int64_t elements) {
-      return replica.gradients(*backend, Shape{elements}, DType::kFloat32);
+      return replica->gradients(*backend, Shape{elements}, DType::kFloat32);
     };
     Tensor first = take(100), second = take(2000), third = take(100);
     const std::byte* const at = second.raw();
@@ -66,7 +67,7 @@ TEST_CASE("comm/replica: gradients take the memory of those that were given back
     CHECK(take(2000).raw() == at);
     first = second = third = {};  // the pieces become one
     CHECK(take(3000).raw() < at);
-    replica.barrier();
+    replica->barrier();
   });
 }
 
@@ -74,7 +75,8 @@ TEST_CASE("comm/replica: what ranks share is written by one and read by all; sum
   FakeWorld world(6);
   world.run([](Transport& transport) {
     const auto backend = open_backend(DeviceType::kCpu, 1);
-    Replica replica(transport, 3, make_thread_sharing("one", false), 20.0);
+    const auto made = make_shared_replica(transport, 3, make_thread_sharing("one", false), 20.0);
+    Replica& replica = *made;
     CHECK(replica.index() == transport.rank() / 3);
     CHECK(replica.between().rank() == replica.index());
     CHECK(replica.between().size() == 2);
@@ -100,19 +102,20 @@ TEST_CASE("comm/replica: ranks of two hosts are refused by name, a late one is t
   world.run([](Transport& transport) {
     const std::string host = transport.rank() < 3 ? "a 1" : "b 2";
     const std::string text = error_text(ExitCode::kUsage, [&] {
-      const Replica replica(transport, 2, make_thread_sharing(host, false), 20.0);
+      make_shared_replica(transport, 2, make_thread_sharing(host, false), 20.0);
     });
     CHECK(contains(text, "ranks 2 and 3 of one replica are on different hosts (a and b)"));
     const auto backend = open_backend(DeviceType::kCpu, 1);
-    Replica refused(transport, 2, make_thread_sharing("a", transport.rank() == 1), 20.0);
+    const auto refused =
+        make_shared_replica(transport, 2, make_thread_sharing("a", transport.rank() == 1), 20.0);
     const std::string why = error_text(
-        ExitCode::kMemory, [&] { refused.allocate(*backend, Shape{8}, DType::kFloat32); });
+        ExitCode::kMemory, [&] { refused->allocate(*backend, Shape{8}, DType::kFloat32); });
     CHECK(contains(why, "32 bytes that the 2 ranks of a replica share: rank 1: memory for"));
-    Replica late(transport, 2, make_thread_sharing("a", false), 0.3);
+    const auto late = make_shared_replica(transport, 2, make_thread_sharing("a", false), 0.3);
     std::vector<starling::Bucket> none;
-    late.open(none);
+    late->open(none);
     if (transport.rank() % 2 == 1) return;
-    const std::string told = error_text(ExitCode::kLost, [&] { late.barrier({.step = 7}); });
+    const std::string told = error_text(ExitCode::kLost, [&] { late->barrier({.step = 7}); });
     CHECK(contains(told, "the ranks of a replica after step 7"));
     CHECK(contains(told, fmt::format("missing: rank {}", transport.rank() + 1)));
   });

@@ -105,8 +105,10 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
   register_builtin_optimizers();
   require(job.switches.empty() && !job.reset_omega, "test",
           "a job of one algorithm, as it is, is needed");
-  std::optional<Replica> replica;
-  if (job.replica > 1) replica.emplace(all, job.replica, make_thread_sharing("one", false), 20.0);
+  std::unique_ptr<Replica> replica;
+  if (job.replica > 1)
+    replica = (job.exchanging ? make_exchanging_replica : make_shared_replica)(
+        all, job.replica, make_thread_sharing("one", false), 20.0);
   Transport& transport = replica ? replica->between() : all;
   const int rank = transport.rank();
   const double apart =
@@ -124,10 +126,7 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
                   rule->facts().measures_layers || exchange.sparse);
   std::vector<starling::Bucket> buckets =
       make_buckets(plan, backend, job.dtype, *rule, false, job.compute,
-                   replica ? GradientMemory::kPassing : GradientMemory::kAlways,
-                   replica ? [&](const Shape& shape,
-                                 DType dtype) { return replica->allocate(backend, shape, dtype); }
-                           : Allocate());
+                   replica ? GradientMemory::kPassing : GradientMemory::kAlways, replica.get());
   if (replica) replica->open(buckets);
   std::unique_ptr<Topology> topology;
   if (algorithm_plan.topology != TopologyKind::kNone)
@@ -145,7 +144,7 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
                            .in_backward = job.in_backward,
                            .overlap = job.overlap,
                            .check_overflow = job.check_overflow,
-                           .replica = replica ? &*replica : nullptr};
+                           .replica = replica.get()};
   auto algorithm = make_algorithm(algorithm_plan, site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
@@ -153,7 +152,7 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
   std::vector<std::int64_t> first;
   for (const auto& parameter : model.parameters) {
     first.push_back(at);
-    if (!replica || replica->place() == 0)
+    if (!replica || replica->place() == 0 || !replica->shares_memory())
       set_numbers(parameter->value,
                   [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
     at += parameter->shape.elements();

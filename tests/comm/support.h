@@ -70,6 +70,7 @@ struct Job {
   /// Ranks that are one replica. They have the gradients of rank I of a run without replicas, the
   /// k-th of R with (k - (R-1)/2) times `apart_in_replica` more.
   int replica = 1;
+  bool exchanging = false;  ///< whose ranks do not share memory
   double apart_in_replica = 0.0;
 };
 

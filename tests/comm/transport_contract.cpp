@@ -273,6 +273,28 @@ void check_rounds(Transport& t, Backend& backend, const Topology& topology) {
   }
 }
 
+/// A reduce-scatter, and an all-gather of what it brought, in unequal parts of several pieces.
+void check_parts(Transport& t, Backend& backend) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    Exchange exchange = sum_of(everyone(t));
+    exchange.parts = {0};
+    for (int r = 0; r < t.size(); ++r)
+      exchange.parts.push_back(exchange.parts.back() + 32 * (r + 1) + (r == 1 ? 300'000 : 0));
+    const std::int64_t size = exchange.parts.back();
+    const auto me = static_cast<std::size_t>(t.rank());
+    const Tensor whole(backend, Shape{size}, dtype),
+        part(backend, Shape{exchange.parts[me + 1] - exchange.parts[me]}, dtype);
+    exchange.kind = Exchange::Kind::kScatterSum;
+    t.wait(t.start_exchange(exchange, filled(backend, t.rank(), size, dtype), {part}, {1, 0, 1}));
+    exchange.kind = Exchange::Kind::kGather;
+    t.wait(t.start_exchange(exchange, part, {whole}, {1, 1, 1}));
+    check_sum_of(whole, everyone(t), dtype, true);
+    const Tensor in_place = whole.slice(exchange.parts[me], part.shape());
+    t.wait(t.start_exchange(exchange, in_place, {whole}, {1, 2, 1}));
+    check_sum_of(whole, everyone(t), dtype, true);
+  }
+}
+
 /// Three sums of each lane, the lanes' in another order on every rank: of a transport that has
 /// exchanged nothing yet, so that what numbers the messages of the lanes is alike.
 void check_lanes(Transport& t, Backend& backend, bool in_order) {
@@ -362,6 +384,7 @@ void check_transport(const TransportKind& kind) {
       check_control_plane(t.world());
       check_neighbours(t, backend);
       check_sums(t, backend, kind.sums_in_order);
+      check_parts(t, backend);
       for (const auto& [config, topology] : topologies) {
         CAPTURE(config.dump());
         check_rounds(t, backend, *topology);

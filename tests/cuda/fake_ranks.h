@@ -68,7 +68,7 @@ inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMa
                         const AroundTraining& around) {
   const test::Folder folder;
   run_ranks(ranks, make, [&](int rank, Backend& backend, Transport& transport) {
-    const RankLayout site{ranks, ranks};
+    const RankLayout site = one_host(ranks, json);
     TrainConfig config = read_gpu_config(json, site);
     around(rank, backend, config, [&] {
       const ShapeTrace trace = trace_shapes(config);

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/training/estimates/report.h"
 #include "comm/shared/peer_transport.h"
 #include "comm/transports/staged.h"
 #include "core/error.h"
@@ -67,8 +69,8 @@ std::vector<GraphOutcome> train_in(const test::Folder& folder, int ranks, const 
     cuda::CudaBackend backend(0, false, false, true);
     const std::unique_ptr<Transport> transport = open_end(world, rank, backend, options);
     outcomes[static_cast<std::size_t>(rank)] =
-        run_graph_job({config, {ranks, ranks}, options.prepare, options.resume_step}, backend,
-                      *transport, folder / ".");
+        run_graph_job({config, one_host(ranks, config), options.prepare, options.resume_step},
+                      backend, *transport, folder / ".");
   });
   outcomes[0].launches = cuda::runtime_counters().graph_launches - before;
   outcomes[0].losses = losses_in(folder);
@@ -266,6 +268,105 @@ TEST_CASE("nccl/training: an overflow on one rank alone") {
   for (std::size_t rank = 0; rank < 2; ++rank) {
     CHECK(replayed[rank].scale.optimizer_step == issued[rank].scale.optimizer_step);
     CHECK(16 + 1 - replayed[rank].scale.optimizer_step > replayed[rank].warm_up);
+  }
+}
+
+TEST_CASE("nccl/training: ranks that are one replica have the numbers of one with their batches") {
+  const auto numbers = [](const GraphOutcome& outcome) {
+    std::map<std::string, std::vector<double>> result;
+    for (const auto& [name, tensor] : outcome.tensors) {
+      if (tensor.dtype != DType::kFloat64) continue;
+      const auto* const first = reinterpret_cast<const double*>(tensor.bytes.data());
+      result[name].assign(first, first + tensor.shape.elements());
+    }
+    return result;
+  };
+  const json plain =
+      with(graph_config(12),
+           {{"model", {{"layers", json::parse(R"([{"type": "flatten"},
+          {"type": "linear", "out_features": 9}, {"type": "gelu"},
+          {"type": "linear", "out_features": 4}])")}}},
+            {"precision", "fp64"},
+            {"schedule", {{"type", "constant"}, {"warmup_steps", nullptr}}},
+            {"evaluate", {{"every_steps", 5}}},
+            {"checkpoint", {{"every_steps", 5}, {"keep", 9}}},
+            {"data", {{"limit", 36}, {"augment", {{"flip", false}, {"crop_padding", 0}}}}}});
+  const json adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}},
+      variants[] = {
+          topology("one-peer-exp"),
+          with(adamw,
+               {{"clip_norm", 0.1}, {"ema", {{"decay", 0.9}}}, {"lookahead", {{"every", 5}}}}),
+          with({{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}}, kAllReduce),
+          with(adamw, {{"sync", {{"algorithm", {{"type", "diloco"}, {"period", 3}}}}}}),
+          with(kAllReduce, {{"sync", {{"bucket_mb", 1.0}}}, {"accumulate", 2}})};
+  for (const json& variant : variants) {
+    for (const auto& [replicas, size] : {std::pair{2, 2}, {1, 3}}) {
+      CAPTURE(variant.dump());
+      CAPTURE(size);
+      if (replicas == 1 && variant.contains("sync") && variant["sync"].contains("topology"))
+        continue;  // of one rank
+      const json config = with(plain, variant),
+                 divided = with(config, {{"sync", {{"replica", size}}}}),
+                 whole = with(config, {{"batch_size", 3 * size}, {"cuda_graphs", false}});
+      const std::vector<GraphOutcome> wanted = train(replicas, whole);
+      const test::Folder folder;
+      const std::vector<GraphOutcome> found = train_in(folder, replicas * size, divided);
+      same(train(replicas * size, divided, {.way = Way::kStaged}), found);
+      train_in(folder, replicas * size, with(divided, {{"steps", 10}}));
+      same(train_in(folder, replicas * size, divided, {.resume_step = 5}), found);
+      for (int rank = 0; rank < replicas; ++rank) {
+        const auto expected = numbers(wanted[static_cast<std::size_t>(rank)]);
+        auto values = numbers(found[static_cast<std::size_t>(rank * size)]);
+        REQUIRE(expected.size() >= 8);
+        for (const auto& [name, of_rank] : expected) {
+          CAPTURE(name);
+          REQUIRE(values[name].size() == of_rank.size());
+          for (std::size_t i = 0; i < of_rank.size(); ++i)
+            CHECK(std::abs(values[name][i] - of_rank[i]) <= 1e-12);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("nccl/training: the dry run knows the memory of ranks that are one replica") {
+  // of layers whose buckets are about the pool's size classes
+  register_builtins();
+  for (const int size : {2, 4}) {
+    for (const char* precision : {"fp32", "bf16"}) {
+      const json config =
+          with(graph_config(4),
+               {{"model", {{"layers", json::parse(R"([{"type": "flatten"},
+              {"type": "linear", "out_features": 1016}, {"type": "relu"},
+              {"type": "linear", "out_features": 1016}, {"type": "relu"},
+              {"type": "linear", "out_features": 1016}, {"type": "relu"},
+              {"type": "linear", "out_features": 4}])")}}},
+                {"precision", precision},
+                {"device", "cuda"},
+                {"cuda_graphs", false},
+                {"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}},
+                {"sync", {{"algorithm", "allreduce"}, {"bucket_mb", 4.0}, {"replica", size}}}});
+      NcclWorld world(4);
+      const test::Folder folder;
+      world.run_ranks([&](int rank) {
+        cuda::CudaBackend backend(0, false, false, true);
+        const std::unique_ptr<Transport> transport = world.open(rank, backend);
+        const RankLayout site = one_host(4, config);
+        TrainConfig made = read_gpu_config(config, site);
+        const ShapeTrace trace = trace_shapes(made);
+        {
+          Trainer trainer(made, site, trace, backend, *transport);
+          trainer.initialise();
+          while (trainer.steps_done() < 4) trainer.step();
+          trainer.finish();
+          const double need = memory_need(made, site, trace).total(),
+                       found = static_cast<double>(backend.memory_stats().peak_in_use);
+          CAPTURE(need);
+          CHECK(std::abs(found / need - 1.0) < 0.05);
+        }
+        made.model.reset();
+      });
+    }
   }
 }
 

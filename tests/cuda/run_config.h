@@ -37,6 +37,11 @@ inline nlohmann::json with(nlohmann::json config, const nlohmann::json& patch) {
   return config;
 }
 
+/// So many ranks of one host, in the config's replicas.
+inline RankLayout one_host(int ranks, const nlohmann::json& config) {
+  return {ranks, ranks, config.value(nlohmann::json::json_pointer("/sync/replica"), 1)};
+}
+
 /// The config as it is for a GPU, in the dtype that its precision means there, its data open.
 inline TrainConfig read_gpu_config(const nlohmann::json& json, const RankLayout& site) {
   TrainConfig config = read_train_config(json, "test", site);

@@ -55,6 +55,12 @@ TEST_CASE(
       check(2, lookahead);
     }
     check(3, asynchronous_config(precision));
+    for (const int accumulate : {1, 2}) {
+      check(4, with(race_config("gossip", precision, false), {{"accumulate", accumulate},
+                                                              {"sync", {{"replica", 2}}},
+                                                              {"ema", nlohmann::json::object()},
+                                                              {"lookahead", {{"every", 2}}}}));
+    }
   }
 }
 

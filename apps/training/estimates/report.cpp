@@ -111,21 +111,25 @@ std::string recompute_text(const TrainConfig& config) {
   return fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
 }
 
-/// Memory of a host's ranks with each `sync.replica`, and the largest batch with this one: on CPUs,
-/// whose ranks share the host's. Empty elsewhere.
+/// Memory with each `sync.replica`: of a GPU, or of a host's ranks, with the largest batch that
+/// fits with this one.
 std::string host_memory_text(const TrainConfig& config, const RankLayout& site,
                              const ShapeTrace& trace) {
-  if (config.device.type == "cuda") return {};
+  const bool gpus = config.device.type == "cuda";
   std::string text;
   if (site.ranks_per_node > 1) {
     std::vector<std::string> parts;
-    for (const int replica : replica_sizes(site))
-      parts.push_back(fmt::format(
-          "{} {}", replica,
-          size_text(host_bytes(config, {site.ranks, site.ranks_per_node, replica}, trace))));
-    text += fmt::format("memory of a host's {} by sync.replica: {}\n",
-                        counted(site.ranks_per_node, "rank"), fmt::join(parts, ", "));
+    for (const int replica : replica_sizes(site)) {
+      const RankLayout with{site.ranks, site.ranks_per_node, replica};
+      const double bytes =
+          gpus ? memory_need(config, with, trace).total() : host_bytes(config, with, trace);
+      parts.push_back(fmt::format("{} {}", replica, size_text(bytes)));
+    }
+    text += fmt::format("memory of a {} by sync.replica: {}\n",
+                        gpus ? "rank" : "host's " + counted(site.ranks_per_node, "rank"),
+                        fmt::join(parts, ", "));
   }
+  if (gpus) return text;
   const auto available = static_cast<double>(available_bytes());
   const MemoryNeed need = memory_need(config, site, trace);
   const double of_batch = need.activations + need.batches;
@@ -439,7 +443,8 @@ double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, std::si
 
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
                        const ShapeTrace& trace) {
-  // A replica counts as one rank, and each of its ranks has a share of what it keeps.
+  // A replica counts as one rank, and each of its ranks has a share of what it keeps; on GPUs it
+  // has the parameters whole.
   const RankLayout site = of_ranks.replicas();
   const bool replicas = of_ranks.replica > 1;
   const double share = 1.0 / of_ranks.replica;
@@ -459,7 +464,13 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
     double largest = 0.0;
     for (const BucketLayout& bucket : plan.buckets)
       largest = std::max(largest, static_cast<double>(bucket.elements));
-    need.gradients += share * (gradients_pass(config) ? largest / elements * flat : flat);
+    largest *= flat / elements;
+    if (config.device.type == "cuda") {
+      need.gradients += share * flat;
+      need.receive += largest;  // the others' gradients of a part, to be added up
+    } else {
+      need.gradients += share * (gradients_pass(config) ? largest : flat);
+    }
   }
   double states = 0.0, tables = 0.0;  // bytes of states; of updates' tables
   std::int64_t workspace = 0;
@@ -487,6 +498,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
     }
   }
   const double one = need.parameters;
+  double most_received = 0.0;
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {  // the most of any
     const SyncPhase& part = config.sync.phase(k);
     const AlgorithmPlan& algorithm = part.algorithm;
@@ -510,12 +522,12 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
       if (config.device.type != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
     }
     need.sync = std::max(need.sync, sync);
-    need.receive = std::max(need.receive, receive);
+    most_received = std::max(most_received, receive);
     need.parameters = std::max(need.parameters, parameters);
   }
-  for (double* kept :
-       {&need.parameters, &need.states, &need.low, &need.average, &need.sync, &need.receive})
-    *kept *= share;
+  for (double* kept : {&need.states, &need.average, &need.sync}) *kept *= share;
+  need.receive += share * most_received;
+  if (config.device.type != "cuda") need.parameters *= share, need.low *= share;
   need.activations = static_cast<double>(trace.activation_bytes);
   for (const TensorInfo& tensor : config.data.info.tensors) {
     if (tensor.shape.rank() == 0) continue;  // a number a sample

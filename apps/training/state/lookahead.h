@@ -24,8 +24,8 @@ struct LookaheadSettings {
 class Lookahead : public ModelCopy {
  public:
   Lookahead(const LookaheadSettings& settings, Backend& backend, const std::vector<Bucket>& buckets,
-            Model& model, const Allocate& allocate = {})
-      : ModelCopy("lookahead", backend, buckets, model, allocate), settings_(settings) {}
+            Model& model, Replica* replica = nullptr)
+      : ModelCopy("lookahead", backend, buckets, model, replica), settings_(settings) {}
 
   /// Initialises the slow weights with the model's.
   void begin();

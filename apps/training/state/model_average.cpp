@@ -40,8 +40,8 @@ std::vector<Tensor> ModelAverage::buffers() const {
   return result;
 }
 
-void ModelAverage::save(SafetensorsFile& file) const {
-  ModelCopy::save(file);
+void ModelAverage::save(SafetensorsFile& file, PutTensor put) const {
+  ModelCopy::save(file, put);
   file.metadata[kUpdatesEntry] = std::to_string(updates_);
 }
 

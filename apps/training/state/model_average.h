@@ -21,8 +21,8 @@ struct AverageSettings {
 class ModelAverage : public ModelCopy {
  public:
   ModelAverage(const AverageSettings& settings, Backend& backend,
-               const std::vector<Bucket>& buckets, Model& model, const Allocate& allocate = {})
-      : ModelCopy("ema", backend, buckets, model, allocate), settings_(settings) {}
+               const std::vector<Bucket>& buckets, Model& model, Replica* replica = nullptr)
+      : ModelCopy("ema", backend, buckets, model, replica), settings_(settings) {}
 
   /// Called after `steps` updates in total.
   void after_step(std::int64_t steps);
@@ -32,7 +32,7 @@ class ModelAverage : public ModelCopy {
   std::vector<Tensor> buffers() const;
 
   /// ModelCopy's, and how often it was updated.
-  void save(SafetensorsFile& file) const;
+  void save(SafetensorsFile& file, PutTensor put = to_file_tensor) const;
   void load(const SafetensorsFile& file, const std::string& source, bool own_alone = false);
 
  private:

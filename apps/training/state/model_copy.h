@@ -5,7 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/bucket.h"
+#include "apps/inference/model_file.h"
+#include "comm/replica.h"
 #include "core/safetensors.h"
 #include "layers/layer.h"
 
@@ -15,16 +16,19 @@ namespace starling {
 /// training keeps beside the model.
 class ModelCopy {
  public:
-  /// Initially zero. `prefix`: of the names in checkpoints. `allocate`: parameters; null: the
-  /// backend. Buckets and model outlive it.
+  /// Initially zero. `prefix`: of the names in checkpoints. `replica`: has the parameters; null:
+  /// there is one rank. Buckets and model outlive it.
   ModelCopy(std::string prefix, Backend& backend, const std::vector<Bucket>& buckets, Model& model,
-            const Allocate& allocate);
+            Replica* replica);
 
   /// This rank's part of a checkpoint: "<prefix>.<name>" of each tensor.
-  void save(SafetensorsFile& file) const;
+  void save(SafetensorsFile& file, PutTensor put = to_file_tensor) const;
   /// The reverse; a missing or mis-shaped tensor is Error(kUsage) that names `source` and tensor.
   /// With `own_alone` only buffers, as another rank of the replica loads parameters.
   void load(const SafetensorsFile& file, const std::string& source, bool own_alone = false);
+  /// Then: what the first rank of a replica has loaded reaches the others, where memory is not
+  /// shared.
+  void share(const SafetensorsFile& file, const std::string& source);
 
  protected:
   using Visit = std::function<void(const Tensor& copy, const Tensor& own)>;
@@ -42,8 +46,13 @@ class ModelCopy {
 
  private:
   template <class Use>
-  void each_of_file(const Use& use) const;
+  void each_parameter(std::size_t bucket, const Tensor& whole, const Use& use) const;
+  template <class Use>
+  void each_buffer(const Use& use) const;
+  void load(const SafetensorsFile& file, const std::string& source, const std::string& name,
+            const Tensor& tensor, TensorLayout layout) const;
 
+  Replica* replica_;
   std::string prefix_;
 };
 

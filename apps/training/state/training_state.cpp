@@ -105,45 +105,69 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given,
        given.dump(), path, saved.dump(), elastic_keys().contains(path) ? "add --elastic, " : "");
 }
 
+/// States that are a few numbers of the whole run.
 template <class Visit>
-void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
-  const std::vector<std::string> names = rule.facts().states;
-  // Stands in for a parameter, for a few numbers of the whole run, or a state that has not its
-  // parameter's shape.
-  Parameter whole;
+void each_number(const std::vector<Bucket>& buckets, const Visit& visit) {
+  Parameter none;  // in the place of a parameter
   for (const Bucket& bucket : buckets) {
     for (const SyncState& state : bucket.sync) {
       if (state.numbers.elements() == bucket.layout->elements) continue;
-      whole.shape = state.numbers.shape();
-      visit("sync." + state.name, state.numbers, whole);
-    }
-    for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
-      const BucketSlot& slot = bucket.layout->slots[k];
-      const StateExtent& extent = bucket.state_extents[k];
-      for (std::size_t state = 0; state < names.size(); ++state) {
-        const Shape shape = extent.own ? Shape{extent.elements} : slot.parameter->shape;
-        visit("optimizer." + names[state] + "." + slot.parameter->name,
-              bucket.states[state].slice(extent.first, shape),
-              extent.own ? whole : *slot.parameter);
-      }
-      for (const SyncState& state : bucket.sync) {
-        if (state.numbers.elements() != bucket.layout->elements) continue;
-        visit("sync." + state.name + "." + slot.parameter->name,
-              state.numbers.slice(slot.offset, slot.parameter->shape), *slot.parameter);
-      }
+      none.shape = state.numbers.shape();
+      visit("sync." + state.name, state.numbers, none);
     }
   }
 }
 
-/// Whether a state of the algorithm is a few numbers of the rank, not of a bucket's elements.
-bool is_of_rank(const std::string& name, const Tensor& tensor, const std::vector<Bucket>& buckets) {
-  return name.starts_with("sync.") &&
-         std::ranges::any_of(buckets.front().sync, [&](const SyncState& state) {
-           return state.numbers.raw() == tensor.raw() &&
-                  tensor.elements() != buckets.front().layout->elements &&
-                  name == "sync." + state.name;
-         });
+/// Each state that a bucket's elements have: use(bucket, state, each), where each(whole, visit)
+/// visits what parameters have of it.
+template <class Use>
+void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
+                const Use& use) {
+  const std::vector<std::string> names = rule.facts().states;
+  for (const Bucket& bucket : buckets) {
+    const std::vector<BucketSlot>& slots = bucket.layout->slots;
+    for (std::size_t state = 0; state < names.size(); ++state) {
+      use(bucket, bucket.states[state], [&](const Tensor& whole, const auto& visit) {
+        Parameter none;  // a state that has not its parameter's shape
+        for (std::size_t k = 0; k < slots.size(); ++k) {
+          const StateExtent& extent = bucket.state_extents[k];
+          none.shape = Shape{extent.elements};
+          const Parameter& parameter = extent.own ? none : *slots[k].parameter;
+          visit("optimizer." + names[state] + "." + slots[k].parameter->name,
+                whole.slice(extent.first, parameter.shape), parameter);
+        }
+      });
+    }
+    for (const SyncState& state : bucket.sync) {
+      if (!sync || state.numbers.elements() != bucket.layout->elements) continue;
+      use(bucket, state.numbers, [&](const Tensor& whole, const auto& visit) {
+        for (const BucketSlot& slot : slots)
+          visit("sync." + state.name + "." + slot.parameter->name,
+                whole.slice(slot.offset, slot.parameter->shape), *slot.parameter);
+      });
+    }
+  }
 }
+
+/// Loads tensors of a checkpoint by name.
+class Loading {
+ public:
+  Loading(const SafetensorsFile& file, const std::string& source) : file_(file), source_(source) {}
+  void operator()(const std::string& name, const Tensor& tensor, const Parameter& like) const {
+    load(name, tensor, like.layout);
+  }
+  void load(const std::string& name, const Tensor& tensor, TensorLayout layout) const {
+    const auto it = file_.tensors.find(name);
+    if (it == file_.tensors.end() && later_states().count(name) != 0) return;
+    if (it == file_.tensors.end())
+      fail(ExitCode::kUsage, "resume", {.file = source_}, "tensor {} is missing", name);
+    from_file_tensor(it->second, tensor, layout, source_ + ": tensor " + name);
+  }
+
+ private:
+  const SafetensorsFile& file_;
+  const std::string& source_;
+};
 
 std::string metadata(const SafetensorsFile& file, const std::string& source,
                      const std::string& key) {
@@ -159,17 +183,19 @@ std::string metadata(const SafetensorsFile& file, const std::string& source,
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets,
                            const OptimizerRule& rule, const RunCounters& counters,
                            const nlohmann::json& resolved_config, int ranks, DType compute,
-                           SafetensorsFile used, bool copies) {
-  const PutTensor put = copies ? static_cast<PutTensor>(to_file_tensor) : refer_file_tensor;
+                           SafetensorsFile used, PutTensor put, Replica* replica) {
   SafetensorsFile file = std::move(used);
   file.metadata.clear();
   // Another algorithm has other tensors.
   std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with("sync."); });
   add_model_tensors(model, "model.", file, put);
-  each_state(buckets, rule,
-             [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
-               put(tensor, parameter.layout, file.tensors[name]);
-             });
+  const auto add = [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
+    put(tensor, parameter.layout, file.tensors[name]);
+  };
+  each_number(buckets, add);
+  each_state(buckets, rule, true, [&](const Bucket& bucket, const Tensor& state, const auto& each) {
+    each(whole_in(replica, bucket, state), add);
+  });
   file.metadata["format"] = kCheckpointFormat;
   file.metadata["step"] = std::to_string(counters.step);
   file.metadata["loss_sum"] = fmt::format("{:a}", counters.loss_sum);
@@ -188,30 +214,22 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
                        std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
-                       bool own_alone) {
-  const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
-    const auto it = file.tensors.find(name);
-    if (it == file.tensors.end() && later_states().count(name) != 0) return;
-    if (it == file.tensors.end())
-      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
-    from_file_tensor(it->second, tensor, layout, source + ": tensor " + name);
-  };
+                       bool own_alone, Replica* replica) {
+  const Loading load(file, source);
   if (own_alone) {
     for (const ModelBuffer* buffer : model.buffers())
-      load("model." + buffer->name, buffer->value, TensorLayout::kPlain);
+      load.load("model." + buffer->name, buffer->value, TensorLayout::kPlain);
     for (const Parameter* parameter : model.parameters()) {
-      if (!parameter->trainable)
-        load("model." + parameter->name, parameter->value, parameter->layout);
+      if (!parameter->trainable) load("model." + parameter->name, parameter->value, *parameter);
     }
   } else {
     load_model_tensors(file, source, "model.", model);
+    each_state(
+        buckets, rule, sync, [&](const Bucket& bucket, const Tensor& state, const auto& each) {
+          fill_in(replica, bucket, state, false, [&](const Tensor& whole) { each(whole, load); });
+        });
   }
-  each_state(buckets, rule,
-             [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
-               if (!sync && name.starts_with("sync.")) return;
-               if (own_alone && !is_of_rank(name, tensor, buckets)) return;
-               load(name, tensor, parameter.layout);
-             });
+  if (sync) each_number(buckets, load);
   RunCounters counters;
   counters.step = steps_in(file, source);
   counters.loss_sum = std::strtod(metadata(file, source, "loss_sum").c_str(), nullptr);
@@ -224,6 +242,22 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
                        std::atoll(metadata(file, source, "optimizer_step").c_str())};
   }
   return counters;
+}
+
+void share_state(const SafetensorsFile& file, const std::string& source,
+                 const std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
+                 Replica& replica) {
+  if (replica.shares_memory()) return;
+  const Loading load(file, source);
+  for (const Bucket& bucket : buckets)
+    fill_in(&replica, bucket, bucket.parameters, true, [&](const Tensor& whole) {
+      for (const BucketSlot& slot : bucket.layout->slots)
+        load("model." + slot.parameter->name, whole.slice(slot.offset, slot.parameter->shape),
+             *slot.parameter);
+    });
+  each_state(buckets, rule, sync, [&](const Bucket& bucket, const Tensor& state, const auto& each) {
+    fill_in(&replica, bucket, state, true, [&](const Tensor& whole) { each(whole, load); });
+  });
 }
 
 void save_complexities(const std::vector<float>& complexities, SafetensorsFile& file) {

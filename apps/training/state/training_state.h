@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/model_file.h"
 #include "apps/training/state/loss_scaler.h"
-#include "comm/bucket.h"
+#include "comm/replica.h"
 #include "core/safetensors.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -26,18 +27,25 @@ struct RunCounters {
 };
 
 /// All that is needed to resume one rank bit-exactly; semantics.md section 10. `used`: an earlier
-/// result of the same run, whose memory is reused. Without `copies` tensors are read when the file
-/// is written, and must not change until then.
+/// result of the same run, whose memory is reused. `put`: refer_file_tensor leaves tensors to be
+/// read when the file is written, and they must not change until then. `replica`: gathers states
+/// that this rank has a part of; all of its ranks call this then.
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets,
                            const OptimizerRule& rule, const RunCounters& counters,
                            const nlohmann::json& resolved_config, int ranks, DType compute,
-                           SafetensorsFile used = {}, bool copies = true);
+                           SafetensorsFile used = {}, PutTensor put = to_file_tensor,
+                           Replica* replica = nullptr);
 /// Restores such a state. `source`: the file, for errors. Without `sync` the algorithm's states are
 /// not restored: it starts over. With `own_alone` only what is in no bucket is restored, as another
 /// rank of the replica restores the rest.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
                        std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync = true,
-                       bool own_alone = false);
+                       bool own_alone = false, Replica* replica = nullptr);
+/// Then, in a replica whose ranks do not share memory: what its first rank has loaded, which has
+/// the file, reaches the others. All of its ranks call this.
+void share_state(const SafetensorsFile& file, const std::string& source,
+                 const std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
+                 Replica& replica);
 /// `sync.replica` of the run that made a checkpoint.
 int saved_replica(const SafetensorsFile& file, const std::string& source);
 /// Saves the complexities of training samples, which a resumed run needs for the same order.

@@ -83,20 +83,16 @@ int read_replica(ConfigSection& sync, const SyncPartners& with) {
   const int on_host = with.site.ranks_per_node;
   const double given = sync.number_or_word(
       "replica", 1.0, Range::closed(1, 4096), {"host"}, word,
-      "consecutive ranks of a host that share one copy of the model, which counts as one rank with "
-      "the batch of all: each updates a part of it, and keeps that part's states; host: all ranks "
-      "of a host; on CPUs");
+      "consecutive ranks of a host that are one copy of the model, which counts as one rank with "
+      "the batch of all: each updates a part of it, and keeps that part's states; on CPUs they "
+      "share "
+      "its memory, on GPUs each has the parameters; host: all ranks of a host");
   const int replica = word.empty() ? static_cast<int>(given) : on_host;
   sync.resolve("replica", replica);
   const std::vector<int> allowed = replica_sizes(with.site);
   if (std::ranges::find(allowed, replica) == allowed.end() || given != std::floor(given))
     sync.error("replica", "is {}, and a host has {}; allowed: {}", word.empty() ? given : on_host,
                counted(on_host, "rank"), fmt::join(allowed, ", "));
-  if (replica > 1 && with.device.type == "cuda")
-    sync.error("replica",
-               "is {}, but ranks share a copy of the model in a host's memory, on CPUs; allowed on "
-               "GPUs: 1",
-               replica);
   return replica;
 }
 

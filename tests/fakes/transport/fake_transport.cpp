@@ -92,6 +92,8 @@ class FakeTransport final : public Transport {
                                     describe(exchange, label), std::move(flow)));
     }
     std::shared_ptr<Flow> inward = flow ? std::make_shared<NodeFlow>(std::move(flow)) : nullptr;
+    if (!exchange.parts.empty())
+      return exchange_parts(exchange, send, receive[0], label, std::move(inward));
     const Ticket inside =
         keep(world_->start_sum(rank_, label.lane, exchange.group, send, like(send),
                                describe(exchange, label), std::move(inward)));
@@ -117,6 +119,11 @@ class FakeTransport final : public Transport {
     if (nodes_.count(ticket) != 0) {
       go_between_nodes(ticket);
       finish_nodes(ticket);
+    }
+    if (const auto last = copies_.find(ticket); last != copies_.end()) {
+      const auto& [from, to] = last->second;
+      if (from.raw() != to.raw()) from.backend().copy(from, to);
+      copies_.erase(last);
     }
     tickets_.erase(ticket);
   }
@@ -189,6 +196,36 @@ class FakeTransport final : public Transport {
     nodes_.erase(ticket);
   }
 
+  /// A reduce-scatter as a sum of the whole, an all-gather as messages to all others.
+  Ticket exchange_parts(const Exchange& exchange, const Tensor& send, const Tensor& receive,
+                        const ExchangeLabel& label, std::shared_ptr<Flow> flow) {
+    const std::vector<int>& group = exchange.group;
+    const auto part_of = [&](const Tensor& whole, std::size_t k) {
+      return whole.slice(exchange.parts[k], Shape{exchange.parts[k + 1] - exchange.parts[k]});
+    };
+    const auto me = static_cast<std::size_t>(std::ranges::find(group, rank_) - group.begin());
+    if (exchange.kind == Exchange::Kind::kScatterSum) {
+      const Tensor sum = like(send);
+      const Ticket ticket = keep(world_->start_sum(rank_, label.lane, group, send, sum,
+                                                   describe(exchange, label), std::move(flow)));
+      copies_.emplace(ticket, std::pair(part_of(sum, me), receive));
+      return ticket;
+    }
+    Exchange others;
+    others.kind = Exchange::Kind::kNeighbours;
+    std::vector<Tensor> places;
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      if (k == me) continue;
+      others.send_to.push_back(group[k]);
+      others.receive_from.push_back(group[k]);
+      places.push_back(part_of(receive, k));
+    }
+    const Ticket ticket = keep(world_->start_neighbours(
+        rank_, label.lane, others, send, places, describe(exchange, label), std::move(flow)));
+    copies_.emplace(ticket, std::pair(send, part_of(receive, me)));
+    return ticket;
+  }
+
   Ticket keep(OperationPtr operation) {
     tickets_.emplace(++last_, std::move(operation));
     return last_;
@@ -206,6 +243,8 @@ class FakeTransport final : public Transport {
   Ticket last_ = 0;
   std::unordered_map<Ticket, OperationPtr> tickets_;
   std::unordered_map<Ticket, NodeExchange> nodes_;  ///< those of tickets_ that go on between nodes
+  /// Of those by parts: what is copied in the end, from and to
+  std::unordered_map<Ticket, std::pair<Tensor, Tensor>> copies_;
 };
 
 }  // namespace
