@@ -77,7 +77,7 @@ CLI::App* add_measure(CLI::App& app, MeasureOptions& options);
 int measure(const MeasureOptions& options);
 
 struct PlanOptions {
-  int ranks = 0, ranks_per_node = 1;
+  int ranks = 0, ranks_per_node = 1, replica = 1;
   std::string measured;
   double bandwidth_gbits = 0.0, latency_us = 0.0;       ///< between hosts
   double inside_gbytes = 0.0, inside_latency_us = 0.0;  ///< inside a host, by messages

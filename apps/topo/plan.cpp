@@ -38,6 +38,14 @@ NetworkModel network_of(const PlanOptions& options) {
   if (options.inside_latency_us > 0.0) network.inside.latency = options.inside_latency_us * 1e-6;
   if (options.memory_gbytes > 0.0) network.memory_bandwidth = options.memory_gbytes * 1e9;
   if (options.no_direct) network.direct = false;
+  if (options.replica > 1) {  // counts as one rank, and exchanges one model's bytes by messages
+    if (network.ranks_per_host % options.replica != 0 || network.ranks % options.replica != 0)
+      fail(ExitCode::kUsage, "arguments",
+           "--replica {} does not divide the {} ranks, {} on a host", options.replica,
+           network.ranks, network.ranks_per_host);
+    network.resize(network.ranks / options.replica, network.ranks_per_host / options.replica);
+    network.direct = false;
+  }
   return network;
 }
 
@@ -48,8 +56,10 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
   nlohmann::json json = read_json_file(options.model);
   apply_settings(json, options.settings);
   // The ranks of the plan are not here: sizes and times are of one.
-  if (json.is_object() && json.contains("sync") && json["sync"].is_object())
+  if (json.is_object() && json.contains("sync") && json["sync"].is_object()) {
     json["sync"].erase("topology");
+    json["sync"].erase("replica");  // --replica
+  }
   TrainConfig config = read_train_config(json, options.model, {1, 1});
   const ShapeTrace trace = trace_shapes(config);
   if (options.step_ms <= 0.0) {
@@ -119,6 +129,10 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->check(whole_in(1, 65536));
   add_number(*command, "--ranks-per-node", options.ranks_per_node,
              "consecutive ranks that share a host and its link", 1, 65536);
+  add_number(*command, "--replica", options.replica,
+             "so many ranks of a host are one copy of the model (sync.replica), and one rank to all "
+             "that follows",
+             1, 4096);
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
   const auto positive = [&](const char* name, auto& value, const char* doc) {
     command->add_option(name, value, doc)->check(number_in(1e-9, 1e15));
