@@ -143,6 +143,7 @@ using PartStorage = detail::BlockStorage<PartBlock>;
 /// whatever stream is current.
 class ExchangingReplica final : public Replica {
  public:
+  using Replica::sum;
   ExchangingReplica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
                     double timeout_seconds)
       : Replica(transport, size, std::move(sharing), timeout_seconds) {}
@@ -211,6 +212,15 @@ class ExchangingReplica final : public Replica {
       const Bucket& bucket = (*buckets_)[buckets_->size() - 1 - k];
       if (bucket.low) bucket.low.backend().cast({.x = bucket.parameters, .y = bucket.low});
     }
+  }
+
+  void sum(const Tensor& numbers) override {
+    const StreamScope scope(backend(), StreamKind::kCompute);
+    const Tensor sum(numbers.backend(), numbers.shape(), numbers.dtype());
+    Exchange exchange = exchange_of(Exchange::Kind::kGroupSum, {});
+    exchange.weights = {1.0};
+    transport_.wait(transport_.start_exchange(exchange, numbers, {sum}, {-1, 0, 0}));
+    numbers.backend().copy(sum, numbers);
   }
 
   Tensor whole(const Bucket& bucket, const Tensor& kept) override {

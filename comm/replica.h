@@ -55,6 +55,8 @@ class Replica {
   void barrier(const ExchangeLabel& label = {});
   /// values[i] = Σ over the ranks, in their order; at most one more than there are buckets.
   void sum(double* values, std::size_t count, const ExchangeLabel& label = {});
+  /// The same of a device's fp64 numbers, on the compute stream.
+  virtual void sum(const Tensor& numbers) = 0;
   /// This rank's gradients of the bucket are complete.
   virtual void publish(int bucket, const ExchangeLabel& label) = 0;
   /// Whether those of all ranks are; with `wait` waits until they are, where memory is not shared

@@ -27,8 +27,7 @@ GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets,
   std::int64_t count = 0;
   for (const Bucket& bucket : buckets) {
     first_.push_back(count);
-    // A part of padding alone has one, too, for the sum over parts
-    count += std::max<std::int64_t>(static_cast<std::int64_t>(bucket.layout->slots.size()), 1);
+    count += replica ? 1 : static_cast<std::int64_t>(bucket.layout->slots.size());
   }
   first_.push_back(count);
   totals_ = Tensor(backend, Shape{std::max<std::int64_t>(count, 1)}, DType::kFloat64);
@@ -45,30 +44,16 @@ void GradientNorm::measure(int begin, int end) {
   std::vector<Tensor> gradients;
   for (int b = begin; b < end; ++b) {
     const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
-    for (const BucketSlot& slot : bucket.layout->slots)
+    if (replica_) gradients.push_back(bucket.gradients);  // a part, whose padding is 0
+    for (std::size_t k = 0; !replica_ && k < bucket.layout->slots.size(); ++k) {
+      const BucketSlot& slot = bucket.layout->slots[k];
       gradients.push_back(bucket.gradients.slice(slot.offset, Shape{slot.elements}));
-    if (bucket.layout->slots.empty()) gradients.push_back(bucket.gradients);
+    }
   }
   const std::int64_t first = first_[static_cast<std::size_t>(begin)];
   backend_.squared_norms({gradients, totals_, first});
-  if (!replica_) return;
-  // Each bucket's sum over all parts, in the place of its first parameter
-  const Tensor totals = totals_.slice(first, Shape{first_[static_cast<std::size_t>(end)] - first});
-  std::vector<double> own(static_cast<std::size_t>(totals.elements())),
-      sums(static_cast<std::size_t>(end - begin));
-  backend_.copy_to_host(totals, own.data());
-  const auto range = [&](std::size_t b) {
-    const auto place = [&](std::size_t k) {
-      return own.begin() + first_[static_cast<std::size_t>(begin) + k] - first;
-    };
-    return std::pair(place(b), place(b + 1));
-  };
-  for (std::size_t b = 0; b < sums.size(); ++b)
-    sums[b] = std::accumulate(range(b).first, range(b).second, 0.0);
-  replica_->sum(sums.data(), sums.size());
-  std::fill(own.begin(), own.end(), 0.0);
-  for (std::size_t b = 0; b < sums.size(); ++b) *range(b).first = sums[b];
-  backend_.copy_from_host(own.data(), totals);
+  if (replica_)
+    replica_->sum(totals_.slice(first, Shape{first_[static_cast<std::size_t>(end)] - first}));
 }
 
 }  // namespace starling

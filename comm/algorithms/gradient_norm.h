@@ -32,7 +32,7 @@ class GradientNorm {
   const std::vector<Bucket>& buckets_;
   Replica* replica_;
   std::vector<std::int64_t> first_;  ///< per bucket, its first parameter's place in totals_
-  Tensor totals_;                    ///< fp64, one per parameter
+  Tensor totals_;                    ///< fp64, one per parameter; of a replica one per bucket
 };
 
 }  // namespace starling

@@ -145,6 +145,10 @@ class SharedReplica final : public Replica {
   }
   Tensor take_mean(int bucket, const ExchangeLabel& label) override;
   void meet(const ExchangeLabel& label) override { barrier(label); }
+  using Replica::sum;
+  void sum(const Tensor& numbers) override {
+    sum(numbers.data<double>(), static_cast<std::size_t>(numbers.elements()));
+  }
   Tensor whole(const Bucket&, const Tensor& kept) override { return kept; }
   void take(const Bucket&, const Tensor&, const Tensor&, bool) override {}
 
