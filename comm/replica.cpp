@@ -215,7 +215,6 @@ class ExchangingReplica final : public Replica {
   }
 
   void sum(const Tensor& numbers) override {
-    const StreamScope scope(backend(), StreamKind::kCompute);
     const Tensor sum(numbers.backend(), numbers.shape(), numbers.dtype());
     Exchange exchange = exchange_of(Exchange::Kind::kGroupSum, {});
     exchange.weights = {1.0};

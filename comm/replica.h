@@ -55,7 +55,7 @@ class Replica {
   void barrier(const ExchangeLabel& label = {});
   /// values[i] = Σ over the ranks, in their order; at most one more than there are buckets.
   void sum(double* values, std::size_t count, const ExchangeLabel& label = {});
-  /// The same of a device's fp64 numbers, on the compute stream.
+  /// The same of a device's fp64 numbers, on the current stream.
   virtual void sum(const Tensor& numbers) = 0;
   /// This rank's gradients of the bucket are complete.
   virtual void publish(int bucket, const ExchangeLabel& label) = 0;

@@ -40,9 +40,8 @@ NetworkModel network_of(const PlanOptions& options) {
   if (options.no_direct) network.direct = false;
   if (options.replica > 1) {  // counts as one rank, and exchanges one model's bytes by messages
     if (network.ranks_per_host % options.replica != 0 || network.ranks % options.replica != 0)
-      fail(ExitCode::kUsage, "arguments",
-           "--replica {} does not divide the {} ranks, {} on a host", options.replica,
-           network.ranks, network.ranks_per_host);
+      fail(ExitCode::kUsage, "arguments", "--replica {} does not divide the {} ranks, {} on a host",
+           options.replica, network.ranks, network.ranks_per_host);
     network.resize(network.ranks / options.replica, network.ranks_per_host / options.replica);
     network.direct = false;
   }
@@ -129,10 +128,11 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->check(whole_in(1, 65536));
   add_number(*command, "--ranks-per-node", options.ranks_per_node,
              "consecutive ranks that share a host and its link", 1, 65536);
-  add_number(*command, "--replica", options.replica,
-             "so many ranks of a host are one copy of the model (sync.replica), and one rank to all "
-             "that follows",
-             1, 4096);
+  add_number(
+      *command, "--replica", options.replica,
+      "so many ranks of a host are one copy of the model (sync.replica), and one rank to all "
+      "that follows",
+      1, 4096);
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
   const auto positive = [&](const char* name, auto& value, const char* doc) {
     command->add_option(name, value, doc)->check(number_in(1e-9, 1e15));

@@ -120,8 +120,8 @@ class SharedReplica final : public Replica {
     // Twice the room, since what is free may be in pieces
     open_control(buckets.size(), places + 2 * gradients);
     for (std::size_t b = 0; b < buckets.size(); ++b) new (&offset(place_, b)) Offset(0);
-    gradients_ = std::make_shared<Gradients>(blocks_[static_cast<std::size_t>(place_)],
-                                             more_at_ + places);
+    gradients_ =
+        std::make_shared<Gradients>(blocks_[static_cast<std::size_t>(place_)], more_at_ + places);
     transport_.world().barrier();  // the counts of all are made
   }
   Tensor gradients(Backend& backend, const Shape& shape, DType dtype) override {
@@ -165,8 +165,8 @@ class SharedReplica final : public Replica {
   std::vector<std::uint32_t> counts_;  ///< by bucket: how often its gradients were complete
 };
 
-bool SharedReplica::reached(int bucket, detail::CountWaits::Member member, const ExchangeLabel& label,
-                      bool wait, Doing doing, const char* what) {
+bool SharedReplica::reached(int bucket, detail::CountWaits::Member member,
+                            const ExchangeLabel& label, bool wait, Doing doing, const char* what) {
   const auto b = static_cast<std::size_t>(bucket);
   if (!wait)
     return std::ranges::all_of(others_, [&](int rank) {
