@@ -10,7 +10,6 @@
 #include "apps/training/config/plugins.h"
 #include "apps/training/estimates/ceilings.h"
 #include "apps/training/output/arguments.h"
-#include "core/error.h"
 #include "kernels/cpu/parallel.h"
 
 namespace starling {
@@ -133,13 +132,6 @@ int run_bench(int argc, char** argv) {
 
   if (argc > 1 && std::string(argv[1]) == "--floor") argv[1] += 2;
 
-  for (const char* moved : {"kernels", "functions", "update"}) {
-    if (argc > 1 && std::string(argv[1]) == moved)
-      fail(ExitCode::kUsage, "arguments",
-           "'{}' is a mode of another program now, which is built with the tests: "
-           "bin/test_operations speed (--functions, --only \"update \")",
-           moved);
-  }
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   register_builtins();
