@@ -76,13 +76,14 @@ tidy() {
 plain_layout() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
 }
-# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and
-# fuzz_NAME for so long each; builds starling-NAME. With $sanitizers in place of the preset's.
+# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME (with
+# comm_families, the rest of test_comm), and fuzz_NAME for so long each; builds starling-NAME. With
+# $sanitizers in place of the preset's.
 sanitized() {
   local preset=$1 seconds=$2 targets=() pattern=""
   shift 2
   for name in "$@"; do
-    case $name in fuzz_* | starling-*) targets+=("$name") ;; *) targets+=("test_$name") ;; esac
+    case $name in fuzz_* | starling-*) targets+=("$name") ;; *) targets+=("test_${name%_families}") ;; esac
     pattern+="${pattern:+|}$name"
   done
   mkdir -p "$root/build-$preset"
@@ -93,7 +94,7 @@ sanitized() {
   cmake --build --preset "$preset" --parallel "$(compile_jobs)" --target "${targets[@]}"
   mpi_environment
   plain_layout ctest --test-dir "$root/build-$preset" --output-on-failure --no-tests=error --timeout $((600 + seconds)) --parallel "$(test_jobs)" \
-    --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)(_families)?\$"
+    --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)\$"
 }
 address_sanitizer() { # FUZZ_SECONDS NAME...
   # MPI, oneDNN and OpenMP keep memory to the end; leaks of our own show in the tests that count
@@ -105,7 +106,7 @@ address_sanitizer() { # FUZZ_SECONDS NAME...
 thread_sanitizer() {
   export TSAN_OPTIONS=suppressions=$root/.ci/tsan.supp:second_deadlock_stack=1:halt_on_error=0
   export OMP_NUM_THREADS=1
-  sanitized tsan 1 comm starling-train
+  sanitized tsan 1 comm comm_families starling-train
   # The trainer's own threads over MPI: communication, loader, signals.
   local folder log
   folder=$(mktemp -d) && log=$folder/log

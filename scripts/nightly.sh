@@ -53,7 +53,7 @@ tests() {
 semantics() { tests semantics -LE cli -R '^(semantics|bits|comm_mpi)_'; }
 programs() { tests programs -R '^nightly_'; }
 sanitizers() {
-  sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_tokenizer fuzz_checkpoint fuzz_flight
+  sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm comm_families apps fuzz_config fuzz_dataset fuzz_tokenizer fuzz_checkpoint fuzz_flight
   note_green asan 1200
   thread_sanitizer
   note_green tsan 600

@@ -21,10 +21,8 @@ cached samples | data.cache=memory | data.threads=2 | data.sampler=class_balance
  | sync.algorithm={"type":"gossip","global_above":0.001,"check_every":3,"interval":2}
  | sync.algorithm=push_sum | sync.topology.type=directed-exp
 algorithm state | sync.algorithm=gradient_tracking | sync.topology.type=one-peer-exp
-algorithm state | sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2}
 algorithm state | sync.exchange=int4 | sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2,"error_feedback":true}
 algorithm state | sync.exchange=sparse | sync.algorithm={"type":"diloco","period":4}
-algorithm state | sync.topology.type=one-peer-exp | sync.algorithm={"type":"gossip_diloco","period":6,"fragments":2}
 algorithm state | sync.algorithm={"type":"local_sgd","period":7,"delay":3,"states":"average"}
 algorithm state | sync.algorithm={"type":"slowmo","period":5,"inner":"gossip"}
 algorithm state | sync.exchange=int8 | sync.algorithm={"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32}
@@ -39,7 +37,6 @@ optimizer state | $free | sync.algorithm={"type":"gossip","mix_states":1}
 optimizer state | $free | sync.algorithm=allreduce | sync.switch=[{"step":3,"algorithm":"gossip"}]
 optimizer state | $free | sync.algorithm={"type":"local_sgd","period":3,"states":"reset"}
 optimizer state | optimizer={"type":"adafactor","groups":[{"match":"bias","lr_scale":0.5}]}
-optimizer state | optimizer={"type":"muon"}
 let muon = optimizer={"type":"muon","lr":0.02,"groups":[{"match":"^3","orthogonal":false}]}
 algorithm state | $muon | sync.algorithm={"type":"diloco","period":7,"delay":3}
 optimizer state | $muon | sync.algorithm={"type":"diloco","period":7,"states":"reset"}

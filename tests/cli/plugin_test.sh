@@ -27,7 +27,7 @@ for file in files:
         known = header in own if quote == '"' else '/' not in header or header in public
         assert known, f'{file}: {header}'
 END
-verify "each public header compiles alone against the prefix" bash -c \
+! nightly || verify "each public header compiles alone against the prefix" bash -c \
   'ls prefix/include/starling/*.h | grep -v cuda.h | xargs -P 2 -I HEADER ${CXX:-c++} -std=c++20 -fsyntax-only -Iprefix/include -Iprefix/include/starling/detail -include HEADER -x c++ /dev/null'
 if command -v pkg-config >/dev/null; then
   cp "$root/examples/inference/classify.cpp" .

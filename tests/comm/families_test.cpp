@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -120,6 +121,7 @@ std::vector<json> topologies_for(Kind kind, int n) {
   if (kind == Kind::kColumns) {
     if (n == 3) result.push_back(kUneven3);
     if (n == 4) result.push_back(kUneven4);
+    if (n == 8) result.push_back(uneven8());
     result.push_back(one_way);
   }
   result.push_back({{"type", "base-2"}});
@@ -267,6 +269,16 @@ const std::vector<FamilyCase>& cases() {
   }();
   return all;
 }
+/// Each type's first with each exchange, and every third of the others.
+std::vector<FamilyCase> some_cases() {
+  std::vector<FamilyCase> result;
+  std::set<std::string> types;
+  std::size_t turn = 0;
+  for (const FamilyCase& c : cases()) {
+    if (types.insert(c.type() + c.exchange).second || ++turn % 3 == 0) result.push_back(c);
+  }
+  return result;
+}
 
 /// In fp64. Ranks start apart wherever a type does not take it for granted that they do not.
 Job job_of(const FamilyCase& c, const json& topology, const json& optimizer) {
@@ -298,15 +310,18 @@ std::string text_of(const Job& job, int ranks) {
 TEST_CASE(
     "comm/families: every type follows its formulas, compared with a plain rewriting of them") {
   std::size_t index = 0, turn = 0;
+  std::set<std::string> types;
   for (const FamilyCase& c : cases()) {
     ++index;
-    // a case's runs are 8: so every number of ranks meets every topology, optimizer and way of
-    // clipping
-    turn += index % 2;
+    // A type's first meets every number of ranks; of the others each meets two, which are others
+    // from case to case, as are topologies, optimizers and ways of clipping.
+    const bool first = types.insert(c.type() + c.exchange).second && !test::kSanitized;
+    const std::set<int> some{index % 2 == 0 ? 3 : 4, std::array{1, 2, 5, 8}.at(index / 2 % 4)};
     for (const int n : {1, 2, 3, 4, 5, 8}) {
+      if (!first && !some.contains(n)) continue;
       for (const bool falling : {false, true}) {
         // one of the two is enough
-        if (n != 3 && n != 4 && falling == ((index + static_cast<std::size_t>(n)) % 2 == 0))
+        if ((!first || n != 3) && falling == ((index + static_cast<std::size_t>(n)) % 2 == 0))
           continue;
         ++turn;
         Job job = job_of(c, n, turn, turn + index);
@@ -368,7 +383,7 @@ TEST_CASE(
     "comm/families: a rank that overflows keeps its optimizer's state and mixes as ever; where "
     "gradients or momenta are averaged nobody steps") {
   std::size_t turn = 0;
-  for (const FamilyCase& c : cases()) {
+  for (const FamilyCase& c : some_cases()) {
     ++turn;
     // refused: ranks count their updates by themselves
     if (c.algorithm.value("states", "") == "reset") continue;
@@ -397,13 +412,11 @@ TEST_CASE(
     "comm/families: update mode, bucket size, overlap, delays, direct reads, evaluation, a resume, "
     "and where a global norm clips change no bit") {
   std::size_t turn = 0;
-  std::set<std::string> types;
-  for (const FamilyCase& c : cases()) {
-    // every third, and each type's first
-    if (!types.insert(c.type() + c.exchange).second && ++turn % 3 != 0) continue;
+  for (const FamilyCase& c : some_cases()) {
+    ++turn;
     Job job = job_of(c, 4, turn, turn + 2);
     job.dtype = DType::kFloat32;
-    job.clip.norm = types.size() % 2 ? 3.0 : 0.0;
+    job.clip.norm = turn % 2 ? 3.0 : 0.0;
     job.lr_at = [](int t) { return 0.1 - 0.006 * t; };
     CAPTURE(text_of(job, 4));
     const Numbers expected = run_fake(job, 4);
@@ -585,9 +598,7 @@ TEST_CASE(
   job.steps = 2500;
   job.lr_at = [](int t) { return 0.05 / (1.0 + t / 60.0); };
   const std::vector<double> best = optimum(job, std::vector<double>(8, 1.0));
-  const Numbers found = run_fake(job, 8);
-  CHECK(largest_difference(found, on_all(best, 8)) < 2e-2);
-  CHECK(largest_difference(found, run_plain_family(job, 8)) < 1e-11);
+  CHECK(largest_difference(run_fake(job, 8), on_all(best, 8)) < 2e-2);
   // With weights that are 1 again in every step, ranks agree on another point.
   job.reset_omega = true;
   const Numbers without = run_plain_family(job, 8);

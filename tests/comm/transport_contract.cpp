@@ -372,7 +372,10 @@ void check_transport(const TransportKind& kind) {
   for (const int ranks : fewer_if_sanitized(kind.ranks)) {
     std::vector<std::pair<json, std::unique_ptr<Topology>>> topologies;
     register_builtin_topologies();
+    std::size_t turn = static_cast<std::size_t>(ranks);
     for (const json& config : every_topology(ranks)) {
+      // every second on each number of ranks: transports know exchanges and no topology
+      if (++turn % 2 == 0 && config["type"] != "custom") continue;
       ConfigSection section(config, "test");
       topologies.emplace_back(config, make_unchecked_topology(section, {ranks, ranks}));
     }

@@ -246,8 +246,7 @@ TEST_CASE(
     const std::vector<GraphOutcome> wanted = train(kRanks, eager(config), {.way = Way::kStaged});
     for (const Way way : {Way::kNccl, Way::kPeers}) {
       CAPTURE(static_cast<int>(way));
-      // else the next run is issued, too
-      if (variant.repeats) same(train(kRanks, eager(config), {.way = way}), wanted);
+      // its first steps are issued
       const std::vector<GraphOutcome> replayed = train(kRanks, config, {.way = way});
       CHECK((replayed[0].why_not == "") == variant.repeats);
       CHECK((replayed[0].launches > 0) == variant.repeats);

@@ -98,8 +98,7 @@ TEST_CASE(
       const RankNumbers found = by_peers(ranks, settings);
       CHECK(found == without_peers(ranks, settings));
       CHECK(found == without_peers(ranks, settings, true));
-      ++ran;
-      if (ranks < 4) continue;
+      if (++ran % 3 != 0) continue;
       settings.start_at_begin = true;
       CHECK(by_peers(ranks, settings) == found);
       settings.lr = 0.0;
