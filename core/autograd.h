@@ -349,6 +349,10 @@ struct Pass {
   bool overwrites = false;
   /// Factor on all gradients of this pass (fp16's loss scale), which the update divides out
   double loss_scale = 1.0;
+  /// int32 [N,T]: the places of a language model's tokens in their documents, where a sequence has
+  /// several. Causal attention stays in a document, and positions begin at 0 in each. Empty: a
+  /// sequence is one.
+  Tensor positions = {};
   std::vector<PassExtension*> extensions = {};  ///< null ones are ignored
   /// Called after each layer with its inputs and output; inner layers come before outer ones.
   std::function<void(std::string_view layer, std::span<const Variable> in, const Variable& out)>

@@ -163,9 +163,10 @@ enum class HeadsAt : std::uint8_t { kSecond, kThird };
 /// softmax(scale · q·kᵀ + mask) · v, as in PyTorch, for q[N,H,T,D] and k, v[N,Hkv,S,D], with memory
 /// linear in T and S. Hkv divides H: adjacent heads of q share a head of k and v. mask (optional,
 /// without a gradient): numbers of q's dtype, broadcast to [N,H,T,S]. `places`: which keys query i
-/// attends to, {} all, true those with j <= i, {true, window} of these the last `window`. Default
-/// scale: 1/√D. In training weights are dropped with probability `dropout`, which uses one number
-/// of pass.dropout_counter. A query without keys gives zeros and has no gradient.
+/// attends to, {} all, true those with j <= i, {true, window} of these the last `window`; with
+/// pass.positions of these the ones in its document. Default scale: 1/√D. In training weights are
+/// dropped with probability `dropout`, which uses one number of pass.dropout_counter. A query
+/// without keys gives zeros and has no gradient.
 Variable scaled_dot_product_attention(const Variable& q, const Variable& k, const Variable& v,
                                       const Tensor& mask, AttentionMask places,
                                       std::optional<double> scale, double dropout, Pass& pass,

@@ -107,6 +107,7 @@ Variable attend(std::string_view name, const std::vector<Variable>& inputs, cons
   args.q = q, args.k = k, args.v = v;
   args.mask = mask_view(name, mask, {queries[0], queries[1], queries[2], keys[2]}, dtype);
   static_cast<AttentionMask&>(args) = how.places;
+  if (args.causal) args.positions = pass.positions;
   args.scale = how.scale.value_or(usual_scale(queries));
   if (pass.training && how.dropout > 0.0) {
     args.p = how.dropout;

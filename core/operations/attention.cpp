@@ -49,6 +49,14 @@ void check_inputs(const Checker& call, const Attention& args) {
   call.that(args.window >= 0 && (args.window == 0 || args.causal),
             "a window of {} keys{}; needed: 1 or more, and causal", args.window,
             args.causal ? "" : " behind a query as before it");
+  if (args.positions) {
+    const Shape tokens{q[0], q[2]};
+    call.that(args.causal && q[2] == k[2],
+              "positions in documents need causal attention of as many keys as queries");
+    call.that(args.positions.shape() == tokens && args.positions.dtype() == DType::kInt32,
+              "positions are {} {}; needed: int32 {}", name_of(args.positions.dtype()),
+              args.positions.shape().text(), tokens.text());
+  }
   call.that(args.p >= 0.0 && args.p <= 1.0, "p is {}, but must lie in [0, 1]", args.p);
 }
 
@@ -64,7 +72,7 @@ void check_view(const Checker& call, const View& x, const char* name, const Shap
 
 Accesses AttentionForward::accesses() const {
   Accesses result = Accesses()
-                        .read({q.tensor(), k.tensor(), v.tensor(), mask.tensor()})
+                        .read({q.tensor(), k.tensor(), v.tensor(), mask.tensor(), positions})
                         .write({y.tensor(), lse})
                         .again(unseen({&q, &k, &v, &mask, &y}));
   result.flops += flops_of(*this, 2);
@@ -72,11 +80,11 @@ Accesses AttentionForward::accesses() const {
 }
 
 Accesses AttentionBackward::accesses() const {
-  Accesses result =
-      Accesses()
-          .read({q.tensor(), k.tensor(), v.tensor(), mask.tensor(), y.tensor(), dy.tensor(), lse})
-          .write({dq.tensor(), dk.tensor(), dv.tensor()})
-          .again(unseen({&q, &k, &v, &mask, &y, &dy, &dq, &dk, &dv}));
+  Accesses result = Accesses()
+                        .read({q.tensor(), k.tensor(), v.tensor(), mask.tensor(), positions,
+                               y.tensor(), dy.tensor(), lse})
+                        .write({dq.tensor(), dk.tensor(), dv.tensor()})
+                        .again(unseen({&q, &k, &v, &mask, &y, &dy, &dq, &dk, &dv}));
   result.flops += flops_of(*this, 5);
   return result;
 }

@@ -23,12 +23,15 @@ struct AttentionMask {
 /// Common arguments of both passes of scaled dot product attention. q[N,H,T,D]; k, v[N,Hkv,S,D],
 /// each head of which is shared by H/Hkv heads of q; mask (optional) [N,H,T,S] is added to the
 /// scaled scores. The last dimension must be contiguous; other strides are arbitrary, the mask's
-/// may be 0. Weights are dropped with probability p, like a Dropout of all weights [N,H,T,S] with
-/// this key and counter. A query whose keys are all masked (-infinity) gives zeros and zero
-/// gradients. Additional memory is linear in T and S. In
+/// may be 0. `positions` (optional, with `causal` and T = S), int32 [N,T]: the place of each token
+/// in its document; query i sees keys j >= i - positions[i] alone. Documents follow one another, so
+/// i - positions[i] does not fall from one i to the next. Weights are dropped with probability p,
+/// like a Dropout of all weights [N,H,T,S] with this key and counter. A query whose keys are all
+/// masked (-infinity) gives zeros and zero gradients. Additional memory is linear in T and S. In
 /// low precision all tensors but lse have that dtype.
 struct Attention : AttentionMask {
   View q, k, v, mask;
+  Tensor positions;
   double scale = 1.0;
   double p = 0.0;
   std::uint64_t key = 0, counter = 0;

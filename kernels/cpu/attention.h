@@ -31,18 +31,17 @@ struct AttentionCall {
   const T* mask = nullptr;  ///< optional
   Index mask_sample = 0, mask_head = 0, mask_query = 0, mask_key = 0;
   bool causal = false;
-  Index window = 0;  ///< query i sees keys above i - window; 0: any
+  Index window = 0;                         ///< query i sees keys above i - window; 0: any
+  const std::int32_t* positions = nullptr;  ///< optional: of the queries in their documents
   R scale = 0;
   double p = 0.0;
   std::uint64_t key = 0, counter = 0;
 
-  /// The first of the keys that query i sees.
-  STARLING_HD Index first_key(Index i) const {
-    return window > 0 && i >= window ? i - window + 1 : 0;
-  }
-  /// The end of the queries that see keys before `end`.
-  STARLING_HD Index query_end(Index end) const {
-    return window > 0 && end + window - 1 < queries ? end + window - 1 : queries;
+  /// The first of the keys that query i of sample n sees. It does not fall with i.
+  STARLING_HD Index first_key(Index n, Index i) const {
+    Index back = window > 0 && window <= i ? window - 1 : i;
+    if (positions && positions[n * queries + i] < back) back = positions[n * queries + i];
+    return i - back;
   }
   STARLING_HD Index line() const { return (depth + 15) / 16 * 16; }  ///< of a place, in memory
   STARLING_HD Index query_blocks() const { return blocks(queries); }

@@ -83,10 +83,8 @@ static inline R number_power_of_2(R x) {
 struct Tile {
   Index n, h, query, key, queries, keys;
   Index shift;  ///< key j of the tile goes with query i where j <= i + shift
-  Index first;  ///< and j >= i + first
   /// Keys that query r goes with.
   STARLING_HD Index of(Index r) const { return r + shift + 1 < keys ? r + shift + 1 : keys; }
-  STARLING_HD Index from(Index r) const { return r + first > 0 ? r + first : 0; }
   STARLING_HD Index width() const { return (keys + 15) / 16 * 16; }
 };
 
@@ -317,14 +315,14 @@ template <class T>
 static inline Tile tile_at(const AttentionCall<T>& g, Index n, Index h, Index query, Index key) {
   const auto rest = [](Index all, Index at) { return all - at < kBlock ? all - at : kBlock; };
   constexpr Index kFar = Index{1} << 40;
-  return {n,
-          h,
-          query,
-          key,
-          rest(g.queries, query),
-          rest(g.keys, key),
-          g.causal ? query - key : kFar,
-          g.window > 0 ? query - key - g.window + 1 : -kFar};
+  return {
+      n, h, query, key, rest(g.queries, query), rest(g.keys, key), g.causal ? query - key : kFar};
+}
+/// The first key of the tile that query r goes with; the keys' number and more where none does.
+template <class T>
+static inline Index from_key(const AttentionCall<T>& g, const Tile& t, Index r) {
+  const Index from = g.first_key(t.n, t.query + r) - t.key;
+  return from > 0 ? from : 0;
 }
 /// Scores in powers of 2, with the mask.
 template <class T>
@@ -390,7 +388,9 @@ static inline void soften(R* row, Index from, Index of, Index width, R factor, R
   constexpr R kNone = -__builtin_huge_val();
   constexpr int kVector = kLanes<R>;
   V largest = V{} + kNone;
-  for (Index j = 0; j < width; j += kVector) {
+  const Index left_out = (from < width ? from : width) / kVector * kVector;
+  for (Index j = 0; j < left_out; j += kVector) store(row + j, V{});
+  for (Index j = left_out; j < width; j += kVector) {
     V x = load(row + j) * factor;
     for (int i = 0; (j < from || j + kVector > of) && i < kVector; ++i)
       if (j + i < from || j + i >= of) x[i] = kNone;
@@ -407,7 +407,7 @@ static inline void soften(R* row, Index from, Index of, Index width, R factor, R
     most = now;
   }
   V sum{};
-  for (Index j = 0; j < width; j += kLanes<R>) {
+  for (Index j = left_out; j < width; j += kLanes<R>) {
     const V e = power_of_2(load(row + j) - base);
     sum += e;
     store(row + j, e);
@@ -456,15 +456,15 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
     for (Index r = 0; r < kBlock; ++r) most[r] = kNone, total[r] = 0;
     for (Index i = 0; i < kBlock * line; ++i) sums[i] = 0;
     const Index end = g.causal && query + t.queries < g.keys ? query + t.queries : g.keys;
-    for (Index key = g.first_key(query) / kBlock * kBlock; key < end; key += kBlock) {
+    for (Index key = g.first_key(n, query) / kBlock * kBlock; key < end; key += kBlock) {
       t = tile_at(g, n, h, query, key);
       product<F, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, q, words,
                         turned + key * words, kBlock, scores, kBlock, false);
       for (Index r = 0; r < t.queries; ++r) {
         R* row = scores + r * kBlock;
         if (g.mask) add_mask(g, t, r, factor, row);
-        soften(row, t.from(r), t.of(r), t.width(), g.mask ? R(1) : factor, most[r], total[r],
-               sums + r * line, line);
+        soften(row, from_key(g, t, r), t.of(r), t.width(), g.mask ? R(1) : factor, most[r],
+               total[r], sums + r * line, line);
         if (g.p > 0.0) {
           dropout_factors(g, score(g, t, r), t.keys, factors);
           for (Index j = 0; j < t.keys; ++j) row[j] *= factors[j];
@@ -535,8 +535,8 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
         F::take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, words, keys);
         turn(keys, words, turned_keys);
         const Word* key_places = F::pairs(keys, kBlock, words, keys_memory);
-        const Index end = g.query_end(key + count);
-        for (Index query = g.causal ? key : 0; query < end; query += kBlock) {
+        for (Index query = g.causal ? key : 0;
+             query < g.queries && g.first_key(n, query) < key + count; query += kBlock) {
           const Tile t = tile_at(g, n, h, query, key);
           const Index at = query * words;
           product<F, false>(Leaves::kResults, t.shift, t.queries, t.width(), g.depth, q + at, words,
@@ -567,7 +567,8 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
               store(row + j, e);
             }
             for (Index j = of; j < t.width(); ++j) row[j] = slope[j] = 0;
-            for (Index j = 0; j < t.from(r) && j < of; ++j) row[j] = slope[j] = 0;
+            for (Index j = 0, from = from_key(g, t, r); j < from && j < of; ++j)
+              row[j] = slope[j] = 0;
           }
           if (t.queries % 2 != 0)
             for (Index j = 0; j < t.width(); ++j)

@@ -37,6 +37,7 @@ cpu::AttentionCall<T> call_of(const Attention& args, const Tensor& lse) {
                              .p = args.p,
                              .key = args.key,
                              .counter = args.counter};
+  if (args.positions) call.positions = args.positions.data<std::int32_t>();
   if (args.mask) {
     call.mask = args.mask.data<T>();
     call.mask_sample = args.mask.stride(0), call.mask_head = args.mask.stride(1);

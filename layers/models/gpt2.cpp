@@ -86,7 +86,9 @@ class Gpt2 : public Layer {
   Variable compute(const Variable& tokens, Pass& pass) override {
     namespace f = functions;
     const std::int64_t first = first_position(pass), count = tokens.shape()[1];
-    const Variable places = f::slice(f::parameter(*wpe_, pass), 0, first, first + count, pass);
+    const Variable places =
+        pass.positions ? f::embedding(pass.positions, *wpe_, pass)
+                       : f::slice(f::parameter(*wpe_, pass), 0, first, first + count, pass);
     Variable x = f::add(f::embedding(tokens.value(), *wte_, pass), places, pass);
     x = f::dropout(x, plan_.dropout, pass);
     for (Gpt2Block* block : blocks_) x = block->forward(x, pass);

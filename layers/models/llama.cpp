@@ -60,7 +60,9 @@ class LlamaBlock : public Layer {
       return f::reshape(linear.forward(y, pass), {in[0], in[1], count, depth}, pass);
     };
     const auto turned = [&](const Variable& part) {
-      return f::rotary(part, 1, first, plan_.rope_theta, false, pass);
+      if (!pass.positions) return f::rotary(part, 1, first, plan_.rope_theta, false, pass);
+      const Tensor places = pass.positions.reshaped({in[0], in[1], 1});
+      return f::rotary(part, places, plan_.rope_theta, false, pass);
     };
     const Variable q = turned(heads(*q_, plan_.heads)), k = turned(heads(*k_, plan_.kv_heads));
     const Variable seen = f::scaled_dot_product_attention(

@@ -142,6 +142,56 @@ TEST_CASE("layers/transformers: tokens behind those of a cache give what all tog
   }
 }
 
+TEST_CASE("layers/transformers: documents of a sequence are as each by itself, gradients too") {
+  const Tensor positions =
+      labels_of({0, 1, 2, 3, 0, 0, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}).reshaped({2, 9});
+  for (const std::string& json : {kGpt2, kLlama}) {
+    const auto model = ready(json, {9});
+    LanguageModel& text = *model->language_model();
+    const Tensor tokens = tokens_of({2, 9}, 3), targets = tokens_of({2, 9}, 5);
+    // Hidden states, and behind them all gradients
+    const auto results = [&](Recompute recompute, bool packed) {
+      std::vector<double> all;
+      Tape tape(cpu());
+      const auto add = [&](const Tensor& x, const Tensor& y, const Tensor& places, bool first) {
+        Pass pass{.backend = cpu(),
+                  .tape = &tape,
+                  .recompute = recompute,
+                  .overwrites = first,
+                  .positions = places};
+        const Variable hidden = text.hidden(Variable(x), pass);
+        for (const double value : numbers_of(hidden.value())) all.push_back(value);
+        const double share = static_cast<double>(y.elements()) / 18.0;
+        tape.backward(functions::linear_cross_entropy(hidden, text.head(), y, share, pass), 1.0,
+                      !first);
+      };
+      if (packed) {
+        add(tokens, targets, positions, true);
+      } else {
+        std::int64_t first = 0;
+        for (const std::int64_t length : {4, 1, 3, 1, 9}) {
+          const Shape one{1, length};
+          add(tokens.slice(first, one), targets.slice(first, one), {}, first == 0);
+          first += length;
+        }
+      }
+      for (const Parameter* parameter : model->parameters())
+        for (const double value : numbers_of(parameter->grad)) all.push_back(value);
+      return all;
+    };
+    const std::vector<double> alone = results(Recompute::kNone, false);
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kBlock}) {
+      CAPTURE(json);
+      const std::vector<double> packed = results(recompute, true);
+      REQUIRE(packed.size() == alone.size());
+      double worst = 0.0;
+      for (std::size_t i = 0; i < alone.size(); ++i)
+        worst = std::max(worst, std::abs(packed[i] - alone[i]));
+      CHECK(worst <= 1e-12);
+    }
+  }
+}
+
 TEST_CASE("layers/transformers: a cache outgrows its memory, which stays right") {
   const auto model = ready(
       R"({"type": "llama", "layers": 1, "heads": 2, "width": 8, "hidden": 4, "context": 150, "vocab": 11})",

@@ -32,18 +32,34 @@ Numbers mask_of(const AttentionRow& row) {
   return mask;
 }
 
+/// The places of all samples' tokens in their documents.
+Numbers positions_of(const AttentionRow& row) {
+  Numbers positions;
+  for (Index n = 0; n < row.samples; ++n) {
+    for (std::size_t d = 0; d < row.documents.size(); ++d) {
+      const Index length = row.documents[(d + at(n)) % row.documents.size()];
+      for (Index t = 0; t < length; ++t) positions.push_back(static_cast<double>(t));
+    }
+  }
+  return positions;
+}
+
 /// Element of queries (0), keys (1) or values (2) at n, h, t, d.
 using Element = std::function<double(int part, Index n, Index h, Index t, Index d)>;
 using Result = std::function<double&(Index n, Index h, Index t, Index d)>;
 
 void reference(const AttentionRow& row, const Element& x, const Result& y, Numbers& lse) {
   const Numbers mask = row.mask == AttentionRow::Mask::kNone ? Numbers() : mask_of(row);
+  const Numbers positions = positions_of(row);
   const double scale = 1.0 / std::sqrt(static_cast<double>(row.depth));
   for (Index i = 0; i < row.samples * row.heads * row.queries; ++i) {
     const Index t = i % row.queries, h = i / row.queries % row.heads,
                 n = i / row.queries / row.heads, kv = h / (row.heads / row.kv_heads),
                 keys = row.causal ? std::min(row.keys, t + 1) : row.keys,
-                first = row.window > 0 ? std::max<Index>(t + 1 - row.window, 0) : 0;
+                begin = positions.empty()
+                            ? 0
+                            : t - static_cast<Index>(positions[at(n * row.queries + t)]),
+                first = std::max(begin, row.window > 0 ? t + 1 - row.window : 0);
     Numbers scores(at(keys), kNone);
     double most = kNone, sum = 0.0;
     for (Index j = first; j < keys; ++j) {
@@ -80,19 +96,25 @@ void set(Attention& args, const AttentionRow& row, const Tensors& saved) {
                      {mask.stride(0), keys ? 0 : mask.stride(1), keys ? 0 : mask.stride(2), 1}, 0);
   }
   args.causal = row.causal, args.window = row.window;
+  if (!row.documents.empty()) args.positions = saved.back();
   args.scale = 1.0 / std::sqrt(static_cast<double>(row.depth));
   args.p = row.p, args.key = kKey, args.counter = kCounter;
 }
 void make_mask(Backend& backend, const AttentionRow& row, DType dtype, Tensors& saved) {
-  if (row.mask != AttentionRow::Mask::kNone && saved.empty())
+  if (!saved.empty()) return;
+  if (row.mask != AttentionRow::Mask::kNone)
     saved.push_back(to_tensor(backend, mask_of(row), mask_shape(row), dtype));
+  if (!row.documents.empty())
+    saved.push_back(
+        to_tensor(backend, positions_of(row), {row.samples, row.queries}, DType::kInt32));
 }
 
 std::string text_of(const AttentionRow& row) {
   return fmt::format(
-      "{} samples, {} heads of {} ({} of keys), {} by {}{}{}{}{}", row.samples, row.heads,
+      "{} samples, {} heads of {} ({} of keys), {} by {}{}{}{}{}{}", row.samples, row.heads,
       row.depth, row.kv_heads, row.queries, row.keys, row.causal ? ", causal" : "",
       row.window > 0 ? fmt::format(", window {}", row.window) : "",
+      row.documents.empty() ? "" : fmt::format(", {} documents", row.documents.size()),
       row.mask == AttentionRow::Mask::kNone ? "" : ", masked", row.p > 0.0 ? ", dropout" : "");
 }
 

@@ -88,6 +88,8 @@ struct AttentionRow {
   enum class Mask : std::uint8_t { kNone, kKeys, kScores } mask = Mask::kNone;
   double p = 0.0;
   Index window = 0;  ///< with `causal`
+  /// Lengths of a sequence's documents, with `causal`; in each further sample one place further
+  std::vector<Index> documents = {};
 };
 Operation attention(const AttentionRow& row);
 /// Queries, keys and values in one tensor, results of all heads side by side.

@@ -48,6 +48,7 @@ std::optional<GraphSpec> attention(GraphKind kind, const Attention& args,
   if (args.p > 0.0) return why = "cuDNN drops other weights", std::nullopt;
   if (args.window > 0 && (args.mask || spec.x[2] > spec.y[2]))
     return why = "its window comes with a mask, or more queries than keys", std::nullopt;
+  if (args.positions) return why = "documents are left to the own kernels", std::nullopt;
   AttentionGraph& graph = spec.attention;
   graph.places = args;
   graph.scale = static_cast<float>(args.scale);

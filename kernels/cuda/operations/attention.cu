@@ -49,29 +49,36 @@ struct Scores {
   const T* mask;
   Index mask_sample, mask_head, mask_query, mask_key;
   bool causal;
-  Index window;  ///< query i sees keys above i - window; 0: any
+  Index window;                   ///< query i sees keys above i - window; 0: any
+  const std::int32_t* positions;  ///< of the queries in their documents; null: there are none
   R scale;
   float p;
   R kept;
   std::uint64_t key;
   StepScalar<std::uint64_t> counter;
 
-  __device__ bool sees(Index i, Index j) const {
-    return i < queries && j < keys && !(causal && j > i) && !(window > 0 && j + window <= i);
+  /// The first of the keys that query i of sample n sees. It does not fall with i.
+  __device__ Index first_key(Index n, Index i) const {
+    Index back = window > 0 && window <= i ? window - 1 : i;
+    if (positions && i < queries) back = min(back, Index{positions[n * queries + i]});
+    return i - back;
   }
-  /// The keys that a tile of queries may see: from the first to the end.
-  __device__ Index first_key(Index query) const {
-    return window > 0 && query >= window ? (query - window + 1) / kPlaces<R> * kPlaces<R> : 0;
+  __device__ bool sees(Index i, Index j, Index first) const {
+    return i < queries && j < keys && j >= first && !(causal && j > i);
+  }
+  /// The keys that a tile of queries may see: from the first tile to the end.
+  __device__ Index key_begin(Index n, Index query) const {
+    return first_key(n, query) / kPlaces<R> * kPlaces<R>;
   }
   __device__ Index key_end(Index query) const {
     return causal ? min(keys, query + kPlaces<R>) : keys;
   }
-  /// The end of the queries that may see a tile of keys.
-  __device__ Index query_end(Index key) const {
-    return window > 0 ? min(queries, key + kPlaces<R> + window - 1) : queries;
+  /// Whether the queries from here on see any of a tile of keys.
+  __device__ bool see(Index n, Index query, Index key) const {
+    return first_key(n, query) < key + kPlaces<R>;
   }
-  __device__ R score(R product, Index n, Index h, Index i, Index j) const {
-    if (!sees(i, j)) return -std::numeric_limits<R>::infinity();
+  __device__ R score(R product, Index n, Index h, Index i, Index j, Index first) const {
+    if (!sees(i, j, first)) return -std::numeric_limits<R>::infinity();
     R result = product * scale;
     if (mask)
       result += widen(mask[n * mask_sample + h * mask_head + i * mask_query + j * mask_key]);
@@ -227,18 +234,18 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) most[r] = kNone, total[r] = R(0);
   const Index end = s.key_end(part.first);
-  for (Index key = s.first_key(part.first); key < end; key += kPlaces<R>) {
+  for (Index key = s.key_begin(part.n, part.first); key < end; key += kPlaces<R>) {
     R scores[kOwn][kOwn];
     multiply(shared, own_q, q.place, part.first, s.queries, own_k, k.place, key, s.keys, s.depth,
              scores);
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
-      const Index i = part.first + ty * kOwn + r;
+      const Index i = part.first + ty * kOwn + r, first = s.first_key(part.n, i);
       R largest = kNone;
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) {
         R& score = scores[r][c];
-        score = s.score(score, part.n, part.h, i, key + tx + c * kSide);
+        score = s.score(score, part.n, part.h, i, key + tx + c * kSide, first);
         largest = score > largest ? score : largest;
       }
       largest = warp_reduce<kSide>(largest, [](R a, R b) { return a > b ? a : b; });
@@ -319,14 +326,15 @@ __device__ inline void weights_and_slopes(
   for (int r = 0; r < kOwn; ++r) {
     const Index i = query + ty * kOwn + r, row = (n * s.count + h) * s.queries + i;
     const bool inside = i < s.queries;
+    const Index first = s.first_key(n, i);
     const R lse = inside ? g.lse[row] : R(0), delta = inside ? g.delta[row] : R(0);
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) {
       const Index j = key + tx + c * kSide;
-      const R score = s.score(weights[r][c], n, h, i, j),
+      const R score = s.score(weights[r][c], n, h, i, j, first),
               factor = s.p > 0.0f ? shared.tile[ty * kOwn + r][tx + c * kSide] : R(1);
       // Zero weights for a query without keys, and beyond the diagonal.
-      const bool none = !s.sees(i, j) || lse == std::numeric_limits<R>::infinity();
+      const bool none = !s.sees(i, j, first) || lse == std::numeric_limits<R>::infinity();
       const R weight = none ? R(0) : math::exponential(score - lse);
       slopes[r][c] = none ? R(0) : weight * (slopes[r][c] * factor - delta) * s.scale;
       weights[r][c] = weight * factor;
@@ -353,7 +361,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const Part part(s.count, s.queries, kPlaces<R>);
   Sums<R, kChunks> sums{};
   const Index end = s.key_end(part.first);
-  for (Index key = s.first_key(part.first); key < end; key += kPlaces<R>) {
+  for (Index key = s.key_begin(part.n, part.first); key < end; key += kPlaces<R>) {
     R weights[kOwn][kOwn], slopes[kOwn][kOwn];
     weights_and_slopes(s, g, shared, part.n, part.h, part.first, key, weights, slopes);
     put(slopes, shared);
@@ -375,8 +383,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const Part part(s.kv_heads, s.keys, kPlaces<R>);
   Sums<R, kChunks> keys{}, values{};
   for (Index h = part.h * s.group; h < (part.h + 1) * s.group; ++h) {
-    const Index end = s.query_end(part.first);
-    for (Index query = s.causal ? part.first : 0; query < end; query += kPlaces<R>) {
+    for (Index query = s.causal ? part.first : 0;
+         query < s.queries && s.see(part.n, query, part.first); query += kPlaces<R>) {
       R weights[kOwn][kOwn], slopes[kOwn][kOwn];
       weights_and_slopes(s, g, shared, part.n, h, query, part.first, weights, slopes);
       put(weights, shared);
@@ -418,6 +426,7 @@ Scores<T> scores_of(CudaBackend& backend, const Attention& args) {
           mask ? mask.stride(3) : 0,
           args.causal,
           args.window,
+          args.positions ? args.positions.data<std::int32_t>() : nullptr,
           static_cast<Compute<T>>(args.scale),
           static_cast<float>(args.p),
           static_cast<Compute<T>>(args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0),
