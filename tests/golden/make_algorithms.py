@@ -8,9 +8,7 @@ of SIZES has curvature 1 + p/4, element e starts at sin(0.37 e) and is drawn to 
 (i + 1)). Ranks are processes that gloo connects.
 """
 
-import json
 import math
-import os
 import tempfile
 
 import torch
@@ -18,6 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from decent_dp.ddp import DecentralizedDataParallel
 from decent_dp.topo import RingTopology, TopologyReg
+from golden import write
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
@@ -146,9 +145,7 @@ def main():
         settings = {"sgd": {"type": "sgd", **SGD}, "adamw": {"type": "adamw", **ADAMW}}[optimizer]
         cases.append({"name": name, "algorithm": algorithm, "optimizer": settings, "ranks": ranks})
     result = {"torch": torch.__version__, "steps": STEPS, "lr": RATE, "cases": cases}
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "algorithms.json"), "w") as file:
-        json.dump(result, file, indent=0)
-        file.write("\n")
+    write("algorithms", result, indent=0)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ of Hugging Face's Llama (halves) and of RoFormer (pairs). Needs torch.
 
 Inputs are make_functions.py's; the loss is the sum of the result weighted by such numbers."""
 
-import json
-import os
-
 import torch
+from golden import write
 from make_functions import tensor
 from torch.nn import functional as F
 
@@ -91,9 +89,7 @@ def main():
                 "gradients": [x.grad.flatten().tolist() for x in inputs],
             }
         )
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "attention.json")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(json.dumps(document) + "\n")
+    write("attention", document)
 
 
 if __name__ == "__main__":

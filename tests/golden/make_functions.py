@@ -5,10 +5,8 @@ PyTorch's functions of the same names. Needs torch.
 Inputs are numbers from a hash, as tests/layers/support.cpp's noise(), scaled to a range; the loss is
 the sum of the result weighted by such numbers."""
 
-import json
-import os
-
 import torch
+from golden import write
 from torch.nn import functional as F
 
 MASK = (1 << 64) - 1
@@ -193,9 +191,7 @@ def main():
                 "gradients": [x.grad.flatten().tolist() for x in inputs],
             }
         )
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "functions.json")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(json.dumps(document) + "\n")
+    write("functions", document)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,14 @@ Needs torch (2.9 or newer) and timm. Parameters: a matrix, a vector, a matrix of
 matrix whose gradients are zero."""
 
 import importlib.metadata
-import json
-import os
 
 import torch
+from golden import rounded, write
 from timm.optim import Lamb, Lars
 
 SHAPES = [[5, 8], [6], [2, 5], [3, 4]]
 STEPS, KEPT = 8, [1, 4, 8]
 RATES = [0.05, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01]
-
-
-def rounded(tensor):
-    return (tensor * 1000).round() / 1000
 
 
 def updates(kind, decay, adapt_all, x, gradients, **arguments):
@@ -116,11 +111,7 @@ def main():
         "kept_steps": KEPT,
         "optimizers": cases,
     }
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer_optimizers.json")
-    with open(path, "w") as file:
-        json.dump(document, file, separators=(",", ":"))
-        file.write("\n")
-    print(path, os.path.getsize(path), "bytes")
+    write("layer_optimizers", document, separators=(",", ":"))
 
 
 if __name__ == "__main__":

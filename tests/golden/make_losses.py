@@ -6,10 +6,8 @@ Of each loss the value (reduction "mean") and the gradient by the outputs, for c
 for probabilities. Where a loss of PyTorch takes no class numbers, they are one-hot rows. `focal`
 has no function in torch; it is autograd through log_softmax."""
 
-import json
-import os
-
 import torch
+from golden import write
 from torch.nn import functional as F
 
 ROWS, CLASSES = 4, 5
@@ -63,9 +61,7 @@ def main():
         "weights": WEIGHTS,
         "cases": cases,
     }
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "losses.json")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(json.dumps(document, indent=1) + "\n")
+    write("losses", document, indent=1)
 
 
 if __name__ == "__main__":

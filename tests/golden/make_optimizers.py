@@ -6,18 +6,13 @@ Needs torch and decent-dp; Lion, which neither has, is written out here. Two par
 numbers each; the first one is decayed, the second one is not."""
 
 import importlib.metadata
-import json
-import os
 
 import torch
 from decent_dp.optim import AccumAdam, AccumAdamW, lr_scheduler_fn_cosine_with_warmup
+from golden import rounded, write
 
 SIZE, STEPS, KEPT = 6, 8, [1, 4, 8]
 RATES = [0.05, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01]
-
-
-def rounded(tensor):
-    return (tensor * 1000).round() / 1000
 
 
 def updates(make, x, gradients):
@@ -131,11 +126,7 @@ def main():
         "optimizers": optimizer_cases(x, gradients),
         "schedules": schedule_cases(),
     }
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "optimizers.json")
-    with open(path, "w") as file:
-        json.dump(document, file, separators=(",", ":"))
-        file.write("\n")
-    print(path, os.path.getsize(path), "bytes")
+    write("optimizers", document, separators=(",", ":"))
 
 
 if __name__ == "__main__":

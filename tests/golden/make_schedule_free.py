@@ -6,17 +6,12 @@ Needs torch and schedulefree. Two parameters of SIZE numbers each; the first one
 second one is not."""
 
 import importlib.metadata
-import json
-import os
 
 import torch
+from golden import rounded, write
 from schedulefree import AdamWScheduleFree
 
 SIZE, STEPS, KEPT, RATE = 6, 14, [1, 2, 7, 14], 0.05
-
-
-def rounded(tensor):
-    return (tensor * 1000).round() / 1000
 
 
 def updates(x, gradients, decay, **arguments):
@@ -58,11 +53,7 @@ def main():
         "kept_steps": KEPT,
         "cases": cases,
     }
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schedule_free.json")
-    with open(path, "w") as file:
-        json.dump(document, file, separators=(",", ":"))
-        file.write("\n")
-    print(path, os.path.getsize(path), "bytes")
+    write("schedule_free", document, separators=(",", ":"))
 
 
 if __name__ == "__main__":
