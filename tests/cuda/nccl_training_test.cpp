@@ -143,8 +143,10 @@ TEST_CASE(
       {"updates after the pass", 4, 2,
        with(topology("one-peer-exp"), {{"sync", {{"update", "after_backward"}}}})},
   };
+  std::size_t turn = 0;
   for (const Variant& variant : variants) {
     CAPTURE(std::string(variant.name));
+    ++turn;
     constexpr std::int64_t kSteps = 11;
     const json config = with(
         with(graph_config(kSteps),
@@ -153,9 +155,12 @@ TEST_CASE(
     const std::vector<GraphOutcome> wanted =
         train(variant.ranks, eager(config), {.way = Way::kStaged});
     const auto check = [&](const json& run, const RunOptions& options, std::int64_t period) {
-      const std::vector<GraphOutcome> issued = train(variant.ranks, eager(run), options);
-      CHECK(issued[0].launches == 0);
-      same(issued, wanted);
+      // A run that replays issues its first steps, too; of every second variant one issues all
+      if ((turn % 2 == 0) == (options.way == Way::kPeers)) {
+        const std::vector<GraphOutcome> issued = train(variant.ranks, eager(run), options);
+        CHECK(issued[0].launches == 0);
+        same(issued, wanted);
+      }
       const std::vector<GraphOutcome> replayed = train(variant.ranks, run, options);
       CHECK(replayed[0].why_not == "");
       CHECK(replayed[0].launches == static_cast<std::uint64_t>(variant.ranks * variant.accumulate *
