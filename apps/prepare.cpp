@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -284,17 +285,25 @@ int run_prepare(int argc, char** argv) {
 
   std::string run, destination;
   CLI::App* exported = app.add_subcommand(
-      "export", "writes a model of text as Hugging Face's transformers load it, to DEST");
+      "export",
+      "writes a model of text as Hugging Face's transformers load it, to DEST, or an adapter as "
+      "PEFT loads it");
   exported->add_option("RUN", run, "a run's folder, or its model.safetensors")->required();
   exported->add_option("DEST", destination, "folder that is empty or new")->required();
+  bool merges = false;
+  exported->add_flag("--merge", merges,
+                     "of a run of adapters (lora): the whole model, not PEFT's folder of them");
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   // A file over the size limit is a write error with a message, not a death
   std::signal(SIGXFSZ, SIG_IGN);
   at_stop_signal(AtStopSignal::kNote);  // whole shards stay
   if (*exported) {
-    export_to_hugging_face(run, destination);
-    answer(fmt::format("{} has config.json and model.safetensors\n", destination));
+    export_to_hugging_face(run, destination, merges);
+    const bool whole = std::filesystem::exists(std::filesystem::path(destination) / "config.json");
+    answer(fmt::format("{} has {}\n", destination,
+                       whole ? "config.json and model.safetensors"
+                             : "adapter_config.json and adapter_model.safetensors"));
     return 0;
   }
   if (*check) return run_check(folder, options.threads);

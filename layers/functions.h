@@ -201,6 +201,16 @@ Variable conv_transpose2d(const Variable& x, Parameter& weight, Parameter* bias,
 /// x[…,I] · weightᵀ[I,O] + bias[O], then ReLU if `relu`; weight is O×I.
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass,
                 bool relu = false);
+/// A term of low rank beside a matrix: scale · (x · aᵀ) · bᵀ, with a of R×I and b of O×R: LoRA
+/// (arXiv 2106.09685).
+struct LowRank {
+  Parameter *a = nullptr, *b = nullptr;
+  double scale = 1.0;
+};
+/// linear(x, …) plus the term, which is added by its second product. `term_x`: what the term takes
+/// in x's place, such as x after dropout; without a value: x.
+Variable linear(const Variable& x, Parameter& weight, Parameter* bias, const LowRank& term,
+                const Variable& term_x, Pass& pass);
 
 /// Batch normalisation over all but the last dimension, then + residual (if it has a value), then
 /// `active` (kNone, kRelu or kRelu6), as one operation.

@@ -112,7 +112,17 @@ Variable conv_transpose2d(const Variable& x, Parameter& weight, Parameter* bias,
   return pass.record("conv_transpose2d", std::move(y), {x}, {&weight, bias}, std::move(backward));
 }
 
-Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
+namespace {
+
+/// x times a number, in its own memory.
+void scale_in_place(Backend& backend, double number, const Tensor& x) {
+  if (number != 1.0) backend.map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {x}, x, {number}});
+}
+
+/// `term`: where it has matrices, the term of low rank. `term_x` has a value where that takes
+/// something else than x.
+Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, const LowRank& term,
+                        const Variable& term_x, Pass& pass, bool relu) {
   require(x.shape().rank() > 0, "linear", "the input is a scalar, not …×F");
   if (weight.shape.rank() != 2 || weight.shape[1] != x.shape().back()) {
     fail(ExitCode::kUsage, "linear", "x is {} and the weight {} is {}; needed: outputs×{}",
@@ -127,10 +137,27 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
                        .c = matrix_of(y),
                        .relu = relu});
 
+  // The narrow product is kept with its factor: it is a factor of b's gradient, too.
+  const bool apart = term_x.has_value();
+  Tensor narrow;
+  if (term.a) {
+    const Tensor in = matrix_of(apart ? term_x.value() : x.value());
+    narrow = Tensor(pass.backend, {in.shape()[0], term.a->shape[0]}, x.dtype());
+    pass.backend.matmul({.a = in, .b = transposed(term.a->operand()), .bias = {}, .c = narrow});
+    scale_in_place(pass.backend, term.scale, narrow);
+    pass.backend.matmul({.a = narrow,
+                         .b = transposed(term.b->operand()),
+                         .bias = {},
+                         .c = matrix_of(y),
+                         .accumulate = true});
+  }
+
   // ReLU's gradient needs only the output, which the next operation saves anyway.
   auto backward = [x_saved = weight.trainable ? Saved(x) : Saved(),
                    w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
-                   y_saved = relu ? y : Tensor()](Gradients& g) {
+                   y_saved = relu ? y : Tensor(),
+                   term_saved = term.a && term.a->trainable ? Saved(apart ? term_x : x) : Saved(),
+                   narrow, term, apart](Gradients& g) {
     Tensor dy = std::move(g.take_terms().front());
     if (y_saved) {
       const Tensor masked = dy.exclusive() ? dy : Tensor(g.backend(), dy.shape(), dy.dtype());
@@ -146,13 +173,61 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
                           .accumulate = dw.accumulate});
     }
     bias_gradient(g.backend(), dy, g.parameter(1));
+    Tensor dnarrow;
+    if (term.a) {
+      if (const Gradients::Target db = g.parameter(3)) {
+        g.backend().matmul({.a = transposed(matrix_of(dy)),
+                            .b = narrow,
+                            .bias = {},
+                            .c = db.tensor,
+                            .accumulate = db.accumulate});
+      }
+      dnarrow = Tensor(g.backend(), narrow.shape(), dy.dtype());
+      g.backend().matmul({.a = matrix_of(dy), .b = term.b->operand(), .bias = {}, .c = dnarrow});
+      scale_in_place(g.backend(), term.scale, dnarrow);
+      if (const Gradients::Target da = g.parameter(2)) {
+        g.backend().matmul({.a = transposed(dnarrow),
+                            .b = matrix_of(term_saved.take()),
+                            .bias = {},
+                            .c = da.tensor,
+                            .accumulate = da.accumulate});
+      }
+    }
+    const auto of_term = [&](const Tensor& dx, bool accumulate) {
+      g.backend().matmul({.a = dnarrow,
+                          .b = term.a->operand(),
+                          .bias = {},
+                          .c = matrix_of(dx),
+                          .accumulate = accumulate});
+    };
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
       g.backend().matmul({.a = matrix_of(dy), .b = w, .c = matrix_of(dx)});
+      if (term.a && !apart) of_term(dx, true);
       g.set(0, std::move(dx));
     }
+    if (apart && g.wants(1)) {
+      Tensor dx(g.backend(), in, dy.dtype());
+      of_term(dx, false);
+      g.set(1, std::move(dx));
+    }
   };
-  return pass.record("linear", std::move(y), {x}, {&weight, bias}, std::move(backward));
+  std::vector<Variable> inputs{x};
+  if (apart) inputs.push_back(term_x);
+  std::vector<Parameter*> parameters{&weight, bias};
+  if (term.a) parameters.insert(parameters.end(), {term.a, term.b});
+  return pass.record("linear", std::move(y), inputs, std::move(parameters), std::move(backward));
+}
+
+}  // namespace
+
+Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
+  return linear_product(x, weight, bias, {}, {}, pass, relu);
+}
+
+Variable linear(const Variable& x, Parameter& weight, Parameter* bias, const LowRank& term,
+                const Variable& term_x, Pass& pass) {
+  return linear_product(x, weight, bias, term, term_x, pass, false);
 }
 
 namespace {

@@ -86,9 +86,15 @@ void write_numbers(const std::vector<double>& numbers, const Tensor& to) {
   });
 }
 
-void allocate_parameter(Parameter& parameter, Backend& backend, DType dtype, DType compute) {
-  parameter.value = Tensor(backend, parameter.shape, dtype);
-  parameter.low = is_low_precision(compute) ? Tensor(backend, parameter.shape, compute) : Tensor();
+using AllocateTensor = std::function<Tensor(const Shape&, DType)>;
+
+void allocate_parameter(Parameter& parameter, DType dtype, DType compute,
+                        const AllocateTensor& allocate) {
+  const bool low = is_low_precision(compute);
+  // Nobody adds to a base's matrices, so that they need no more digits than products take
+  const bool low_alone = low && parameter.in == Parameter::In::kBase && parameter.is_weight();
+  parameter.value = allocate(parameter.shape, low_alone ? compute : dtype);
+  parameter.low = low && !low_alone ? allocate(parameter.shape, compute) : Tensor();
 }
 
 /// Random numbers are assigned in memory order, since the distribution does not depend on the
@@ -320,6 +326,10 @@ void Layer::adopt(const std::string& name, std::unique_ptr<Layer> child, Shapes 
 
 Model::Model(std::unique_ptr<Layer> root, Shapes inputs) : root_(std::move(root)) {
   root_->setup(inputs, "");
+  collect();
+}
+
+void Model::collect() {
   parameters_ = root_->parameters();
   buffers_ = root_->buffers();
   std::unordered_set<std::string> names;
@@ -334,26 +344,41 @@ Model::Model(std::unique_ptr<Layer> root, Shapes inputs) : root_(std::move(root)
   for (const ModelBuffer* buffer : buffers_) check_unique(buffer->name);
 }
 
-std::int64_t Model::parameter_count() const {
+namespace {
+
+std::int64_t numbers_in(const std::vector<Parameter*>& parameters, bool trainable) {
   std::int64_t count = 0;
-  for (const Parameter* parameter : parameters_) {
-    if (parameter->trainable) count += parameter->shape.elements();
+  for (const Parameter* parameter : parameters) {
+    if (parameter->trainable == trainable) count += parameter->shape.elements();
   }
   return count;
 }
 
+}  // namespace
+
+std::int64_t Model::parameter_count() const { return numbers_in(parameters_, true); }
+std::int64_t Model::frozen_count() const { return numbers_in(parameters_, false); }
+
 void Model::allocate(Backend& backend, DType dtype, DType compute) {
   for (Parameter* parameter : parameters_) {
     if (!parameter->trainable) continue;
-    allocate_parameter(*parameter, backend, dtype, compute);
+    allocate_parameter(*parameter, dtype, compute, [&](const Shape& shape, DType type) {
+      return Tensor(backend, shape, type);
+    });
     parameter->grad = Tensor(backend, parameter->shape, dtype);
   }
   allocate_rest(backend, dtype, compute);
 }
 
-void Model::allocate_rest(Backend& backend, DType dtype, DType compute) {
+void Model::allocate_rest(Backend& backend, DType dtype, DType compute,
+                          const AllocateTensor& base) {
+  const AllocateTensor own = [&](const Shape& shape, DType type) {
+    return Tensor(backend, shape, type);
+  };
   for (Parameter* parameter : parameters_) {
-    if (!parameter->trainable) allocate_parameter(*parameter, backend, dtype, compute);
+    if (!parameter->trainable)
+      allocate_parameter(*parameter, dtype, compute,
+                         base && parameter->in == Parameter::In::kBase ? base : own);
   }
   for (ModelBuffer* buffer : buffers_) {
     buffer->value =
@@ -402,10 +427,13 @@ void Model::drop_memory() {
   for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 
-void Model::initialise(std::uint64_t seed, const FirstSamples& samples) {
+void Model::initialise(std::uint64_t seed, const FirstSamples& samples, bool base) {
   std::uint32_t tensor = 0;
-  for (const Parameter* parameter : parameters_)
-    write_initial(parameter->value, parameter->init, seed, tensor++, parameter->name);
+  for (const Parameter* parameter : parameters_) {
+    const std::uint32_t number = tensor++;
+    if (base || parameter->in != Parameter::In::kBase)
+      write_initial(parameter->value, parameter->init, seed, number, parameter->name);
+  }
   for (const ModelBuffer* buffer : buffers_)
     write_initial(buffer->value, buffer->init, seed, tensor++, buffer->name);
   root_->begin(samples);

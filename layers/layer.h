@@ -216,15 +216,22 @@ class Model {
   LanguageModel* language_model() const;
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
+  /// Collects the tensors again, after layers have declared more.
+  void collect();
+  /// Numbers in those that are trained.
   std::int64_t parameter_count() const;
+  /// In those that are not.
+  std::int64_t frozen_count() const;
 
   /// Allocates uninitialised memory on `backend` for every tensor in `dtype` (parameters with
   /// gradients, and buffers; counters stay int64), and if `compute` is bf16 or fp16 a copy of the
   /// parameters in it (see refresh_low()). For tests, evaluation and tracing on the meta backend;
   /// the trainer uses buckets.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// Allocates tensors that are in no bucket: buffers, and frozen parameters.
-  void allocate_rest(Backend& backend, DType dtype, DType compute = DType::kFloat32);
+  /// Allocates tensors that are in no bucket: buffers, and frozen parameters. `base`: where it is
+  /// given, gives memory for those of a base alone (Parameter::In).
+  void allocate_rest(Backend& backend, DType dtype, DType compute = DType::kFloat32,
+                     const std::function<Tensor(const Shape&, DType)>& base = {});
   /// Updates the low-precision copies after initialising or loading parameters.
   void refresh_low();
   /// Error(kUsage) with the layer if the model does not accept samples of this shape, such as
@@ -234,8 +241,8 @@ class Model {
   /// The number of samples that initialise() needs.
   std::int64_t first_samples() const { return root_->first_samples(); }
   /// Writes initial values. Number i of tensor k depends on (seed, k, i) only, and for some layers
-  /// on the samples.
-  void initialise(std::uint64_t seed, const FirstSamples& samples = {});
+  /// on the samples. `base`: also of what is a base's alone (Parameter::In).
+  void initialise(std::uint64_t seed, const FirstSamples& samples = {}, bool base = true);
 
  private:
   std::unique_ptr<Layer> root_;

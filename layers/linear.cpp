@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "layers/builtin.h"
 #include "layers/functions.h"
 #include "layers/window.h"
@@ -22,13 +23,28 @@ Shape Linear::build(const Shape& input) {
   return output;
 }
 
+void Linear::adapt(const Adapter& adapter) {
+  require(weight_ && !term_.a && adapter.rank > 0, "linear", "{} cannot be adapted", name());
+  const std::int64_t in = weight_->shape[1];
+  const Init uniform = Init::uniform(1.0 / std::sqrt(static_cast<double>(in)));
+  term_ = {.a = &add_parameter("lora_A.weight", {adapter.rank, in}, uniform),
+           .b = &add_parameter("lora_B.weight", {out_features_, adapter.rank}, Init::constant(0.0)),
+           .scale = adapter.alpha / static_cast<double>(adapter.rank)};
+  term_.a->in = term_.b->in = Parameter::In::kAdapter;
+  dropout_ = adapter.dropout;
+}
+
 Variable Linear::compute(const Variable& x, Pass& pass) {
-  return functions::linear(x, *weight_, bias_, pass);
+  if (!term_.a) return functions::linear(x, *weight_, bias_, pass);
+  const bool drops = dropout_ > 0.0 && pass.training;
+  return functions::linear(x, *weight_, bias_, term_,
+                           drops ? functions::dropout(x, dropout_, pass) : Variable(), pass);
 }
 
 Variable Linear::forward_relu(const Variable& x, Pass& pass) {
   return shell(x, pass, [this](Values in, Pass& now) {
-    return functions::linear(in[0], *weight_, bias_, now, true);
+    return term_.a ? functions::relu(compute(in[0], now), now)
+                   : functions::linear(in[0], *weight_, bias_, now, true);
   });
 }
 

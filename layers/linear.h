@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "layers/functions.h"
 #include "layers/layer.h"
 
 namespace starling {
@@ -29,6 +30,16 @@ class Linear : public Layer {
   Variable forward_relu(const Variable& x, Pass& pass);
   Parameter& weight() { return *weight_; }
 
+  /// A term of low rank beside the weight, (alpha / rank) · B · A · dropout(x), with tensors named
+  /// as PEFT's: lora_A.weight (R×I, from U(±1/sqrt(I))) and lora_B.weight (O×R, zeros).
+  struct Adapter {
+    std::int64_t rank = 8;
+    double alpha = 16.0;
+    double dropout = 0.0;  ///< probability that a number of x becomes 0 in training
+  };
+  /// Once, after setup(); the model collects its parameters again (Model::collect()).
+  void adapt(const Adapter& adapter);
+
  protected:
   Shape build(const Shape& input) override;
   Variable compute(const Variable& x, Pass& pass) override;
@@ -41,6 +52,8 @@ class Linear : public Layer {
   std::optional<Given> given_;
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
+  functions::LowRank term_;  ///< of adapt()
+  double dropout_ = 0.0;     ///< of that
 };
 
 }  // namespace starling

@@ -186,4 +186,24 @@ ModelDescription description_of(const SafetensorsFile& file, const std::string& 
   return result;
 }
 
+std::unique_ptr<Model> described_model(const ModelDescription& description,
+                                       const nlohmann::json& config, const std::string& source) {
+  const std::string place = source + ": starling.config";
+  ConfigSection root(config, place);
+  ConfigSection section = root.section("model", "");
+  try {
+    return make_model(
+        section, description.image,
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
+  } catch (const Error& error) {
+    // A layer or a model that is not built in has another cause than its name.
+    if (error.code() != ExitCode::kUsage || !config.contains("plugins") ||
+        config["plugins"].empty())
+      throw;
+    fail(ExitCode::kUsage, "model file",
+         "{}; the model was trained with the plug-ins {}, which must be given here too",
+         message_of(error), config["plugins"].dump());
+  }
+}
+
 }  // namespace starling

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "core/safetensors.h"
 #include "core/shape.h"
 #include "kernels/math/pixel.h"
+#include "layers/layer.h"
 
 namespace starling {
 
@@ -42,5 +45,9 @@ void describe(const ModelDescription& description, SafetensorsFile& file);
 /// Reads it. A file of another program, or one whose metadata are damaged, is Error(kUsage) that
 /// names the file and the key.
 ModelDescription description_of(const SafetensorsFile& file, const std::string& source);
+
+/// The model that a file describes, without memory. `config`: description.config.
+std::unique_ptr<Model> described_model(const ModelDescription& description,
+                                       const nlohmann::json& config, const std::string& source);
 
 }  // namespace starling

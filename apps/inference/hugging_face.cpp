@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "apps/inference/adapter.h"
 #include "apps/inference/companions.h"
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
@@ -280,9 +282,26 @@ SafetensorsFile read_described(const std::string& model_file, bool tensors) {
   return file;
 }
 
-void export_to_hugging_face(const std::string& run, const std::string& destination) {
+void make_export_folder(const std::string& destination) {
+  std::error_code error;
+  if (!fs::is_directory(destination, error)) {
+    fs::create_directories(destination, error);
+    if (error)
+      fail(ExitCode::kOutput, "export", {.file = destination}, "cannot be made: {}",
+           error.message());
+  } else if (!fs::is_empty(destination, error)) {
+    fail(ExitCode::kUsage, "export", {.file = destination},
+         "has files already; needed: an empty or new folder");
+  }
+}
+
+void export_to_hugging_face(const std::string& run, const std::string& destination, bool merges) {
   const auto [source, told] = find_model(run);
   if (!told.empty()) log::info("{}", told);
+  if (!merges) {
+    if (const std::optional<Adapter> adapter = read_adapter(source))
+      return export_adapter(*adapter, source, destination);
+  }
   SafetensorsFile file = read_described(source);
   const ModelDescription description = description_of(file, source);
   const json whole = parse_json(description.config, source);
@@ -322,17 +341,8 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
                                              : description.tokenizer;
   }
 
+  make_export_folder(destination);
   const fs::path folder(destination);
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) {
-    fs::create_directories(folder, error);
-    if (error)
-      fail(ExitCode::kOutput, "export", {.file = destination}, "cannot be made: {}",
-           error.message());
-  } else if (!fs::is_empty(folder, error)) {
-    fail(ExitCode::kUsage, "export", {.file = destination},
-         "has files already; needed: an empty or new folder");
-  }
   file.metadata["format"] = "pt";  // transformers asks for it
   file.metadata.erase(kChecksums);
   add_checksums(file);

@@ -35,7 +35,11 @@ SafetensorsFile read_described(const std::string& model_file, bool tensors = tru
 /// Writes `destination`, an empty or new folder: model.safetensors, config.json, where the model
 /// has a tokenizer tokenizer.json and tokenizer_config.json, and what it has beside (Companions).
 /// Of a model of text that transformers does not have, such as a plug-in's, config.json is its
-/// section `model`, with `type` as model_type. `run`: a run's folder, or its model.safetensors.
-void export_to_hugging_face(const std::string& run, const std::string& destination);
+/// section `model`, with `type` as model_type. `run`: a run's folder, or its model.safetensors. An
+/// adapter's becomes PEFT's folder (export_adapter()), unless it `merges` it with its base.
+void export_to_hugging_face(const std::string& run, const std::string& destination,
+                            bool merges = false);
+/// A folder for an export's files. Error(kUsage) where it has some.
+void make_export_folder(const std::string& destination);
 
 }  // namespace starling

@@ -137,8 +137,10 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
 
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
                        PutTensor put) {
-  for (const Parameter* parameter : model.parameters())
-    put(parameter->value, parameter->layout, file.tensors[prefix + parameter->name]);
+  for (const Parameter* parameter : model.parameters()) {
+    if (parameter->in != Parameter::In::kBase)
+      put(parameter->value, parameter->layout, file.tensors[prefix + parameter->name]);
+  }
   for (const ModelBuffer* buffer : model.buffers())
     put(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
 }
@@ -168,8 +170,11 @@ void take_names(SafetensorsFile& file, const std::string& source, const Model& m
 }
 
 void load_model_tensors(const SafetensorsFile& file, const std::string& source,
-                        const std::string& prefix, Model& model) {
+                        const std::string& prefix, Model& model, bool base) {
   std::set<std::string> known;
+  const auto stored = [&](const Parameter* parameter) {
+    return base || parameter->in != Parameter::In::kBase;
+  };
   const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
     known.insert(prefix + name);
     const auto it = file.tensors.find(prefix + name);
@@ -181,7 +186,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
       const std::vector<Parameter*>& parameters = model.parameters();
       const auto missing = static_cast<std::size_t>(
           std::count_if(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
-            return file.tensors.count(prefix + parameter->name) == 0;
+            return stored(parameter) && file.tensors.count(prefix + parameter->name) == 0;
           }));
       // Other tools put something before each name.
       const std::string end = "." + prefix + name;
@@ -189,7 +194,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
         if (!other.ends_with(end)) continue;
         const std::string front = other.substr(0, other.size() - end.size() + 1);
         const auto behind = [&](const Parameter* parameter) {
-          return file.tensors.count(front + prefix + parameter->name) != 0;
+          return !stored(parameter) || file.tensors.count(front + prefix + parameter->name) != 0;
         };
         if (!std::all_of(parameters.begin(), parameters.end(), behind)) continue;
         fail(ExitCode::kUsage, "model file",
@@ -209,6 +214,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
     from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name);
   };
   for (Parameter* parameter : model.parameters()) {
+    if (!stored(parameter)) continue;
     load(parameter->name, parameter->value, parameter->layout);
     if (!parameter->low) continue;
     const FileTensor& own = file.tensors.at(prefix + parameter->name);

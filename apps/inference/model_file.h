@@ -21,7 +21,8 @@ using PutTensor = void (*)(const Tensor&, TensorLayout, FileTensor&);
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
                       const std::string& what);
 
-/// All parameters and buffers of a model, names prefixed, as one of the two above puts them.
+/// All parameters and buffers of a model but those of a base alone (Parameter::In), names prefixed,
+/// as one of the two above puts them.
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
                        PutTensor put = to_file_tensor);
 
@@ -31,9 +32,9 @@ void take_names(SafetensorsFile& file, const std::string& source, const Model& m
 
 /// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that
 /// names it; batch norm's num_batches_tracked is optional. With a prefix, tensors under other names
-/// are left alone.
+/// are left alone. `base`: what is of a base alone is there, too.
 void load_model_tensors(const SafetensorsFile& file, const std::string& source,
-                        const std::string& prefix, Model& model);
+                        const std::string& prefix, Model& model, bool base = false);
 
 /// Whether load_model_tensors() would take the file, found on shapes alone: before a run makes its
 /// output folder. The model has no memory afterwards.

@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "apps/inference/adapter.h"
 #include "apps/inference/checkpoint_file.h"
 #include "core/error.h"
 #include "core/file_io.h"
@@ -202,6 +203,9 @@ ModelSource find_model(const std::string& path, int tries) {
   if (!fs::is_directory(path, error)) return {path, ""};
   const std::string file = (fs::path(path) / "model.safetensors").string();
   const bool has_file = fs::exists(file, error);
+  const fs::path peft = fs::path(path) / kPeftTensors;
+  if (!has_file && fs::exists(peft, error) && fs::exists(fs::path(path) / kPeftConfig, error))
+    return {peft.string(), ""};
   if (!has_file && is_checkpoint(path)) return {path, path + ": " + text_of_whole(path)};
   std::vector<std::int64_t> steps = whole_steps(path + "/checkpoints");
   // One may have come, and the one before have gone, while names were listed
@@ -264,6 +268,16 @@ ModelSource find_model(const std::string& path) {
 
 SafetensorsFile read_model(const std::string& path,
                            const std::function<bool(const std::string&)>& left_out) {
+  std::optional<Adapter> adapter = read_adapter(path);
+  if (!adapter) return read_tensors(path, left_out);
+  SafetensorsFile file = merged(std::move(*adapter), path);
+  if (left_out)
+    std::erase_if(file.tensors, [&](const auto& entry) { return left_out(entry.first); });
+  return file;
+}
+
+SafetensorsFile read_tensors(const std::string& path,
+                             const std::function<bool(const std::string&)>& left_out) {
   std::shared_ptr<const SafetensorsFile> known;
   {
     const std::lock_guard held(chosen().lock);
@@ -288,7 +302,10 @@ SafetensorsFile read_model(const std::string& path,
   return file;
 }
 
-SafetensorsFile read_model_metadata(const std::string& path) { return read_model(path, nothing); }
+SafetensorsFile read_model_metadata(const std::string& path) {
+  if (fs::path(path).filename() == kPeftTensors) return read_model(path, nothing);  // the base's
+  return read_tensors(path, nothing);
+}
 
 TensorMean::TensorMean(const FileTensor& form)
     : result_{.dtype = form.dtype, .shape = form.shape, .bytes = {}} {

@@ -32,6 +32,13 @@ SafetensorsFile read_model(const std::string& path,
                            const std::function<bool(const std::string&)>& left_out = {});
 /// What it says of the model alone.
 SafetensorsFile read_model_metadata(const std::string& path);
+/// The same as read_model() without the base of an adapter (apps/inference/adapter.h), with which
+/// read_model() merges it.
+SafetensorsFile read_tensors(const std::string& path,
+                             const std::function<bool(const std::string&)>& left_out = {});
+/// The files of an adapter's folder that PEFT writes.
+inline constexpr const char *kPeftTensors = "adapter_model.safetensors",
+                            *kPeftConfig = "adapter_config.json";
 
 /// The step after which a model was written; metadata of its file.
 inline constexpr const char* kStepMetadata = "starling.step";

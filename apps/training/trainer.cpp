@@ -10,6 +10,7 @@
 #include "apps/data/complexity.h"
 #include "apps/data/image_collate.h"
 #include "apps/data/loss_shares.h"
+#include "apps/inference/adapter.h"
 #include "apps/inference/checkpoint_file.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
@@ -25,6 +26,7 @@
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
+#include "comm/shared/shared_tensor.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/log.h"
@@ -100,7 +102,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
         [&](const Parameter& parameter) { return config.optimizer.group_of(parameter); }, decays);
   }
   if (replica_) replica_->open(buckets_);
-  config.model->allocate_rest(backend, config.device.dtype, config.device.compute);
+  config.model->allocate_rest(backend, config.device.dtype, config.device.compute, base_memory());
   open_part(0);
   schedule_ =
       config.optimizer.make_schedule({config.optimizer.lr, length_.first_total(),
@@ -310,26 +312,76 @@ void Trainer::switch_to(std::size_t k) {
   log::info("step {}: from here on {}", step_, part(k).algorithm.label());
 }
 
+std::function<Tensor(const Shape&, DType)> Trainer::base_memory() {
+  if (!config_.state.lora || backend_.device() != DeviceType::kCpu ||
+      transport_.world().size() == 1)
+    return {};
+  const auto sharing = make_process_sharing(config_.sync.timeout_s);
+  hosts_ = find_hosts(transport_.world(), sharing->host());
+  if (!hosts_.any_share) return {};
+  constexpr std::size_t kLine = 64;
+  const auto taken = [](const Shape& shape, DType dtype) {
+    return (static_cast<std::size_t>(shape.elements()) * size_of(dtype) + kLine - 1) / kLine *
+           kLine;
+  };
+  std::size_t bytes = 0;
+  config_.model->allocate_rest(meta_backend(), config_.device.dtype, config_.device.compute,
+                               [&](const Shape& shape, DType dtype) {
+                                 bytes += taken(shape, dtype);
+                                 return Tensor(meta_backend(), shape, dtype);
+                               });
+  std::string refusal;
+  const Tensor all = share_tensor(*sharing, transport_.world(), hosts_.local, backend_,
+                                  Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8, refusal);
+  if (!all) {
+    if (transport_.rank() == 0) log::warning("each rank keeps the base for itself: {}", refusal);
+    return {};
+  }
+  shares_base_ = true;
+  return [all, taken, used = std::size_t{0}](const Shape& shape, DType dtype) mutable {
+    const std::size_t at = used;
+    used += taken(shape, dtype);
+    return Tensor(all.storage(), at, shape, dtype);
+  };
+}
+
+void Trainer::load_initial() {
+  on_all_ranks(transport_, [&] {
+    if (!config_.state.init.file.empty() && transport_.rank() == 0)
+      config_.state.base_digest = load_initial_file(config_.state.init, *config_.model);
+  });
+}
+
+void Trainer::share_first(const Tensor& tensor, bool keeps) {
+  std::vector<std::byte> bytes(tensor.bytes());
+  if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
+  transport_.world().broadcast(bytes.data(), bytes.size(), 0);
+  if (keeps && transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
+}
+
+void Trainer::share_frozen() {
+  if (transport_.size() == 1) return;
+  const bool writes = !shares_base_ || hosts_.local.front() == transport_.rank();
+  for (const Parameter* parameter : config_.model->parameters()) {
+    const bool base = parameter->in == Parameter::In::kBase;
+    if (parameter->trainable || (base && shares_base_ && hosts_.one_host)) continue;
+    share_first(parameter->value, !base || writes);
+  }
+  if (shares_base_) transport_.world().barrier();  // the base of every host is whole
+}
+
 void Trainer::initialise() {
   on_all_ranks(transport_, [&] {
     config_.model->initialise(config_.seed,
-                              first_samples(*config_.data.dataset, config_.model->first_samples()));
-    if (!config_.state.init.file.empty() && transport_.rank() == 0)
-      load_initial_file(config_.state.init, *config_.model);
+                              first_samples(*config_.data.dataset, config_.model->first_samples()),
+                              !config_.state.lora);
   });
-  const auto share = [&](const Tensor& tensor) {
-    std::vector<std::byte> bytes(tensor.bytes());
-    if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
-    transport_.world().broadcast(bytes.data(), bytes.size(), 0);
-    if (transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
-  };
+  load_initial();
   if (transport_.size() > 1) {
-    for (const Bucket& bucket : buckets_) share(bucket.parameters);
-    for (const ModelBuffer* buffer : config_.model->buffers()) share(buffer->value);
-    for (const Parameter* parameter : config_.model->parameters()) {
-      if (!parameter->trainable) share(parameter->value);
-    }
+    for (const Bucket& bucket : buckets_) share_first(bucket.parameters);
+    for (const ModelBuffer* buffer : config_.model->buffers()) share_first(buffer->value);
   }
+  share_frozen();
   config_.model->refresh_low();
   if (lookahead_) lookahead_->begin();
   if (config_.data.sampler->complexity() != Sampler::Complexity::kNone) {
@@ -340,6 +392,12 @@ void Trainer::initialise() {
   loader_->start(0, 0);
   meet_replica();  // nobody sets what another has trained
   note_beginning();
+}
+
+void Trainer::check_same_base(const SafetensorsFile& file, const std::string& source) const {
+  if (transport_.rank() != 0) return;  // whose file says it
+  if (const std::optional<Adapter> saved = described_adapter(file, source))
+    check_base(*saved, source, config_.state.init.file, config_.state.base_digest);
 }
 
 void Trainer::meet_replica() {
@@ -360,6 +418,11 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
     close_part(fresh);
     open_part(k);
     meet_replica();
+  }
+  if (config_.state.lora) {  // a checkpoint has no base
+    load_initial();
+    on_all_ranks(transport_, [&] { check_same_base(file, source); });
+    share_frozen();
   }
   RunCounters counters;
   const bool mean = is_mean_of_ranks(file),  // which every rank has read

@@ -167,6 +167,18 @@ class Trainer {
   /// sync.batch_norm: recomputes statistics of the model in `shown`, before a test.
   void recalibrate_norms(MeanModelScope& shown);
 
+  /// With `lora`, on CPUs: gives memory that the ranks of a host have in common; empty elsewhere,
+  /// and where it cannot be shared. Collective.
+  std::function<Tensor(const Shape&, DType)> base_memory();
+  /// Rank 0 reads `init`. Collective, as the next two.
+  void load_initial();
+  /// Rank 0's numbers become all ranks'; those that do not keep them take part alone.
+  void share_first(const Tensor& tensor, bool keeps = true);
+  /// The same of frozen parameters, of which a host may have one copy.
+  void share_frozen();
+  /// Error(kUsage) where a checkpoint is of another base than `init`.
+  void check_same_base(const SafetensorsFile& file, const std::string& source) const;
+
   /// Waits until all ranks of the replica are here, where there are several.
   void meet_replica();
   /// What algorithms take for all ranks there are: this one, or those at this place of a replica.
@@ -178,6 +190,8 @@ class Trainer {
   Backend& backend_;
   Transport& transport_;
   std::unique_ptr<Replica> replica_;  ///< with sync.replica
+  HostRanks hosts_;                   ///< with base_memory()
+  bool shares_base_ = false;          ///< the base lies in it
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<Schedule> schedule_;

@@ -9,6 +9,7 @@
 #include "comm/agreement.h"
 #include "comm/replica.h"
 #include "comm/shared/shared_buckets.h"
+#include "comm/shared/shared_tensor.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 
@@ -98,17 +99,14 @@ class SharedReplica final : public Replica {
   bool shares_memory() const override { return true; }
 
   Tensor allocate(Backend& backend, const Shape& shape, DType dtype, ElementRange) override {
-    const std::size_t bytes =
-        std::max<std::size_t>(static_cast<std::size_t>(shape.elements()) * size_of(dtype), 1);
-    const SharedBlocks blocks =
-        sharing_->share(transport_.world(), ranks_, bytes, MemorySharing::Kind::kOfFirst);
-    if (!blocks.refusal.empty())
+    std::string refusal;
+    Tensor tensor =
+        share_tensor(*sharing_, transport_.world(), ranks_, backend, shape, dtype, refusal);
+    if (!tensor)
       fail_on_all_ranks(ExitCode::kMemory, "replica", {.key = "sync.replica"},
-                        "{} bytes that the {} ranks of a replica share: {}", bytes, size_,
-                        blocks.refusal);
-    return Tensor(
-        std::make_shared<detail::BlockStorage<SharedBlock>>(backend, blocks.of.front(), 0, bytes),
-        0, shape, dtype);
+                        "{} {} numbers that the {} ranks of a replica share: {}", shape.elements(),
+                        name_of(dtype), size_, refusal);
+    return tensor;
   }
 
   void open(std::vector<Bucket>& buckets) override {

@@ -17,6 +17,7 @@
 #include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
+#include "layers/linear.h"
 #include "tests/cuda/support.h"
 #include "tests/layers/halves.h"
 #include "tests/operations/operation_table.h"
@@ -71,6 +72,27 @@ class OfImages final : public Layer {
 /// A GPU's libraries round otherwise than the shim's kernels.
 double allowed(double tolerance) { return on_gpu() ? 4.0 * tolerance : tolerance; }
 
+/// x · Wᵀ + b and an adapter, with dropout of its own.
+class Adapted final : public Layer {
+ private:
+  Shape build(const Shape& input) override {
+    linear_ = &add_child("linear", std::make_unique<Linear>(5), input);
+    linear_->adapt({.rank = 3, .alpha = 2.0, .dropout = 0.2});
+    return linear_->output_shape();
+  }
+  Variable compute(const Variable& x, Pass& pass) override {
+    // B begins at zero, which would hide A's gradient
+    Backend& backend = pass.backend;
+    for (Parameter* parameter : linear_->parameters()) {
+      if (!parameter->name.ends_with("lora_B.weight")) continue;
+      backend.fill(parameter->value, 0.3);
+      if (parameter->low) backend.fill(parameter->low, 0.3);
+    }
+    return linear_->forward(x, pass);
+  }
+  Linear* linear_ = nullptr;
+};
+
 using Maker = std::function<std::unique_ptr<Layer>()>;
 Maker of(Function function) {
   return [function = std::move(function)] { return std::make_unique<OfImages>(function); };
@@ -96,6 +118,7 @@ TEST_CASE("cuda/functions: values and gradients are the CPU's, in every precisio
     Shape input;
   };
   const std::vector<Case> cases{
+      {"an adapter", [] { return std::make_unique<Adapted>(); }, image},
       {"cumsum", of([](const Variable& x, Pass& p) {
          return f::multiply(f::cumsum(x, 1, p), f::cumsum(x, -1, p), p);
        }),

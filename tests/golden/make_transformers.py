@@ -16,7 +16,6 @@ import sys
 import torch
 import transformers
 from torch.nn import functional as F
-from torchvision.models.vision_transformer import VisionTransformer
 from transformers.models.llama import modeling_llama
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -56,6 +55,7 @@ def llama(layers, heads, width, kv_heads, hidden, context, vocab, rope_theta=100
 
 
 def vit(layers, heads, width, mlp, image_size=224, patch_size=16, classes=CLASSES):
+    from torchvision.models.vision_transformer import VisionTransformer
     return VisionTransformer(image_size, patch_size, layers, heads, width, mlp, num_classes=classes)
 
 

@@ -9,6 +9,7 @@
 
 #include "layers/functions.h"
 #include "layers/language_model.h"
+#include "layers/linear.h"
 #include "tests/layers/support.h"
 
 using namespace starling;
@@ -53,6 +54,18 @@ double deviation_of(const Model& model, const std::string& name) {
 }
 
 }  // namespace
+
+TEST_CASE("layers/transformers: gradients of adapters, with dropout of their own and without") {
+  for (const double dropout : {0.0, 0.2}) {
+    const auto model = model_from(kGpt2, {7});
+    model->for_each([&](Layer& layer) {
+      if (auto* const linear = dynamic_cast<Linear*>(&layer))
+        linear->adapt({.rank = 3, .alpha = 2.0, .dropout = dropout});
+    });
+    model->collect();
+    check_gradients(*model, 2, 0, false, 1, true, tokens_of({2, 7}));
+  }
+}
 
 TEST_CASE("layers/transformers: gradients, with dropout") {
   check_gradients(*model_from(kGpt2, {7}), 2, 0, false, 1, true, tokens_of({2, 7}));

@@ -16,16 +16,33 @@
 #include "layers/functions.h"
 #include "layers/language_model.h"
 #include "layers/layer.h"
+#include "layers/linear.h"
 #include "tests/parity/numbers.h"
 
 // Steps of SGD of small Transformers against Hugging Face's and torchvision's classes, whose losses
-// golden/make_transformers.py wrote.
+// golden/make_transformers.py wrote; with adapters against PEFT's, golden/make_lora.py.
 using namespace starling;
 using namespace starling::testing;
 
 namespace {
 
-nlohmann::json golden() { return nlohmann::json::parse(std::ifstream("golden/transformers.json")); }
+nlohmann::json golden(const char* file) { return nlohmann::json::parse(std::ifstream(file)); }
+
+/// Adapters in every linear layer but the head; `lora`: their settings, and what else is trained.
+void adapt(const nlohmann::json& lora, Model& model) {
+  const auto whole = lora["train"].get<std::vector<std::string>>();
+  for (Parameter* parameter : model.parameters()) {
+    parameter->trainable = std::ranges::any_of(
+        whole, [&](const std::string& module) { return parameter->name.starts_with(module); });
+    if (!parameter->trainable) parameter->in = Parameter::In::kBase;
+  }
+  model.for_each([&](Layer& layer) {
+    auto* const linear = dynamic_cast<Linear*>(&layer);
+    if (linear && &linear->weight() != &model.language_model()->head())
+      linear->adapt({.rank = lora["rank"], .alpha = lora["alpha"]});
+  });
+  model.collect();
+}
 
 std::unique_ptr<Model> model_of(const nlohmann::json& config, const Shape& input) {
   register_builtin_models();
@@ -45,6 +62,7 @@ std::vector<double> losses_of(const nlohmann::json& given, double rate, DType co
   const nlohmann::json& config = given["model"];
   const std::int64_t side = length == 0 ? config["image_size"].get<std::int64_t>() : 0;
   const auto model = model_of(config, length == 0 ? Shape{side, side, 3} : Shape{length});
+  if (given.contains("lora")) adapt(given["lora"], *model);
   const DType wide = compute == DType::kFloat64 ? compute : DType::kFloat32;
   model->allocate(cpu(), wide, compute);
   std::vector<std::pair<std::string, std::vector<std::int64_t>>> tensors;
@@ -98,6 +116,7 @@ std::vector<double> losses_of(const nlohmann::json& given, double rate, DType co
     losses.push_back(number);
     tape.backward(loss);
     for (const Parameter* parameter : model->parameters()) {
+      if (!parameter->trainable) continue;
       const Tensor& p = parameter->value;
       cpu().map({{{MapFunction::kMultiply, 1, kMapNumbers}, {MapFunction::kAdd, 0, kMapResults}},
                  {p, parameter->grad},
@@ -108,10 +127,9 @@ std::vector<double> losses_of(const nlohmann::json& given, double rate, DType co
   return losses;
 }
 
-}  // namespace
-
-TEST_CASE("parity/transformers: losses of ten steps are PyTorch's") {
-  const nlohmann::json all = golden();
+/// The losses of a file's cases are PyTorch's.
+void check_losses(const char* file) {
+  const nlohmann::json all = golden(file);
   for (const auto& [name, given] : all["cases"].items()) {
     CAPTURE(name);
     const auto expected = given["losses"].get<std::vector<double>>();
@@ -135,8 +153,18 @@ TEST_CASE("parity/transformers: losses of ten steps are PyTorch's") {
   }
 }
 
+}  // namespace
+
+TEST_CASE("parity/transformers: losses of ten steps are PyTorch's") {
+  check_losses("golden/transformers.json");
+}
+
+TEST_CASE("parity/transformers: with adapters they are PEFT's") {
+  check_losses("golden/lora.json");
+}
+
 TEST_CASE("parity/transformers: models of usual sizes have as many parameters") {
-  const nlohmann::json counts = golden()["parameter_counts"];
+  const nlohmann::json counts = golden("golden/transformers.json")["parameter_counts"];
   for (const auto& [name, count] : counts.items()) {
     CAPTURE(name);
     nlohmann::json config{{"type", name}};

@@ -58,6 +58,11 @@ nlohmann::json given_config(const TrainOptions& options) {
       data["type"] = "tokens";
     if (std::filesystem::exists(options.test + "/meta.json", error)) data.erase("tokenizer");
   }
+  if (!options.evaluate.empty() && config.is_object()) {
+    // What is tested is merged with its base
+    config.erase("lora");
+    if (config.contains("init") && config["init"].is_object()) config["init"].erase("adapter");
+  }
   if (!options.test.empty() && config["data"].is_object()) {
     nlohmann::json& data = config["data"];
     data["val_path"] = options.test;

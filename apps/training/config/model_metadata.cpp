@@ -1,9 +1,11 @@
 #include "apps/training/config/model_metadata.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
 
+#include "apps/inference/adapter.h"
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
@@ -36,6 +38,14 @@ ModelDescription description_of(const TrainConfig& config) {
 void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFile& file) {
   file.metadata[kStepMetadata] = std::to_string(step);
   describe(description_of(config), file);
+  if (const auto& lora = config.state.lora)
+    describe_adapter({.file = {},
+                      .base = {std::filesystem::absolute(config.state.init.file).lexically_normal(),
+                               config.state.base_digest},
+                      .rank = lora->rank,
+                      .alpha = lora->alpha,
+                      .dropout = lora->dropout},
+                     file);
   if (const auto& share = config.data.info.test_share) {
     nlohmann::json most = nlohmann::json::array();
     for (const auto& draw : share->most)

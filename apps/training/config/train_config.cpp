@@ -62,6 +62,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& given_site, DataUse
   std::vector<std::string> metrics;
   config.task = read_task(root, config.data.info, metrics);
   config.model = read_model(root, config.data.info, config.task.get());
+  config.state.lora =
+      read_lora(root, !config.state.init.file.empty(), config.state.init.adapter, *config.model);
   if (config.device.recompute == Recompute::kBlock && !config.model->has_blocks())
     root.error("recompute",
                "is block, but the model has no blocks; allowed: none, cheap, or layers of type "

@@ -30,8 +30,10 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
   const DType dtype = config.device.dtype;
   const OptimizerRule& rule = *config.optimizer.rule;
   double parameters = 0.0, buffers = 0.0, averaged = 0.0, states = 0.0, kept = 0.0;
-  for (const Parameter* parameter : config.model->parameters())
-    parameters += file_bytes(parameter->shape.elements(), dtype);
+  for (const Parameter* parameter : config.model->parameters()) {
+    if (parameter->in != Parameter::In::kBase)
+      parameters += file_bytes(parameter->shape.elements(), dtype);
+  }
   for (const ModelBuffer* buffer : config.model->buffers()) {
     const bool floating = is_floating(buffer->dtype);
     const double bytes = file_bytes(buffer->shape.elements(), floating ? dtype : buffer->dtype);

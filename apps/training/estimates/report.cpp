@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -224,6 +225,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, const
 
 std::vector<std::pair<std::string, double>> MemoryNeed::parts() const {
   return {{"parameters", parameters},
+          {"frozen parameters", frozen},
           {"gradients", gradients},
           {"optimizer state", states},
           {"receive buffers", receive},
@@ -253,13 +255,31 @@ std::string size_text(double bytes) {
                         : fmt::format("{:.1f} {}", bytes, unit);
 }
 
+namespace {
+
+std::string parameters_text(const Model& model) {
+  const std::int64_t frozen = model.frozen_count();
+  return fmt::format("{} parameters{}", model.parameter_count(),
+                     frozen > 0 ? fmt::format(" and {} frozen ones", frozen) : "");
+}
+
+/// What a rank sends in a step, the mean over ranks and steps; nothing where that is not known.
+std::optional<double> sent_by_rank(const TrainConfig& config, const RankLayout& site,
+                                   const ShapeTrace& trace) {
+  const RankLayout replicas = site.replicas();
+  const auto all =
+      step_traffic(config, trace, replicas, config.sync.algorithm, config.sync.topology.get());
+  return all ? std::optional(*all / site.ranks) : std::nullopt;
+}
+
+}  // namespace
+
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace) {
   const BucketPlan plan =
       plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
-  return fmt::format("{} parameters in {} bucket{}; {}", config.model->parameter_count(),
-                     plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s",
-                     algorithm_text(config, 0, site));
+  return fmt::format("{} in {} bucket{}; {}", parameters_text(*config.model), plan.buckets.size(),
+                     plan.buckets.size() == 1 ? "" : "s", algorithm_text(config, 0, site));
 }
 
 std::string period_text(const TrainConfig& config, const RankLayout& site) {
@@ -319,9 +339,13 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   out += outer_steps_text(config, site.replicas(), trace, network, step_seconds);
   out += fmt::format("length: {} an epoch, {} in all\n", counted(length.steps_per_epoch, "update"),
                      length.total_steps);
-  out += fmt::format("parameters: {}\n", config.model->parameter_count());
+  const std::int64_t frozen = config.model->frozen_count();
+  out += fmt::format("parameters: {}{}\n", config.model->parameter_count(),
+                     frozen > 0 ? fmt::format(", and {} that are not trained", frozen) : "");
   out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
                      size_text(largest * static_cast<double>(size_of(config.device.dtype))));
+  if (const auto sent = sent_by_rank(config, site, trace))
+    out += fmt::format("exchanges: a rank sends {} in a step\n", size_text(*sent));
   out += disk_text(config, site, trace);
   out += recompute_text(config);
   out += host_memory_text(config, site, trace);
@@ -374,24 +398,27 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
   nlohmann::json text = nlohmann::json::array();
   std::istringstream lines(dry_run_report(config, site, trace, network));
   for (std::string line; std::getline(lines, line);) text.push_back(line);
-  const nlohmann::json all{{"config", config.resolved},
-                           {"ranks", site.ranks},
-                           {"ranks_per_host", site.ranks_per_node},
-                           {"parameters", config.model->parameter_count()},
-                           {"train_samples", config.data.info.train_samples},
-                           {"test_samples", config.data.info.test_samples},
-                           {"updates_per_epoch", length.steps_per_epoch},
-                           {"updates", length.total_steps},
-                           {"topology", topology_text(config, site)},
-                           {"buckets", std::move(buckets)},
-                           {"memory", std::move(memory)},
-                           {"disk",
-                            {{"checkpoint", whole(disk.checkpoint)},
-                             {"best", whole(disk.best)},
-                             {"model", whole(disk.model)},
-                             {"kept", whole(disk.kept)},
-                             {"while_writing", whole(disk.most)}}},
-                           {"text", std::move(text)}};
+  const nlohmann::json all{
+      {"config", config.resolved},
+      {"ranks", site.ranks},
+      {"ranks_per_host", site.ranks_per_node},
+      {"parameters", config.model->parameter_count()},
+      {"frozen_parameters", config.model->frozen_count()},
+      {"bytes_sent_in_a_step", whole(sent_by_rank(config, site, trace).value_or(0.0))},
+      {"train_samples", config.data.info.train_samples},
+      {"test_samples", config.data.info.test_samples},
+      {"updates_per_epoch", length.steps_per_epoch},
+      {"updates", length.total_steps},
+      {"topology", topology_text(config, site)},
+      {"buckets", std::move(buckets)},
+      {"memory", std::move(memory)},
+      {"disk",
+       {{"checkpoint", whole(disk.checkpoint)},
+        {"best", whole(disk.best)},
+        {"model", whole(disk.model)},
+        {"kept", whole(disk.kept)},
+        {"while_writing", whole(disk.most)}}},
+      {"text", std::move(text)}};
   return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -488,7 +515,18 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
   states *= static_cast<double>(config.optimizer.rule->facts().states.size());
   need.states = states + tables +
                 static_cast<double>(workspace) * static_cast<double>(size_of(config.device.dtype));
-  need.low = is_low_precision(config.device.compute) ? elements * compute : 0.0;
+  const bool low = is_low_precision(config.device.compute);
+  need.low = low ? elements * compute : 0.0;
+  for (const Parameter* parameter : config.model->parameters()) {
+    if (parameter->trainable) continue;
+    const bool base = parameter->in == Parameter::In::kBase;
+    const auto wide = static_cast<double>(size_of(config.device.dtype));
+    const double each =
+        low && base && parameter->is_weight() ? compute : wide + (low ? compute : 0.0);
+    const bool shared = base && config.device.type != "cuda";
+    need.frozen += static_cast<double>(parameter->shape.elements()) * each /
+                   (shared ? of_ranks.ranks_per_node : 1);
+  }
   for (int copy = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0); copy > 0; --copy) {
     need.average += flat;
     for (const ModelBuffer* buffer : config.model->buffers()) {

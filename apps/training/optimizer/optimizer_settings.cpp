@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/inference/adapter.h"
 #include "core/error.h"
 #include "core/typed_section.h"
 #include "kernels/gpu_update.h"
@@ -52,6 +53,65 @@ void read_frozen(ConfigSection& optimizer, const Model& model) {
       if (std::regex_search(parameter->name, match)) parameter->trainable = false;
     }
   }
+}
+
+/// The layers that adapters are added to.
+std::vector<Linear*> adapted_layers(const ConfigSection& lora,
+                                    const std::vector<std::string>& targets, Model& model) {
+  const char* key = "targets";
+  LanguageModel* const text = model.language_model();
+  std::vector<Linear*> linear, chosen;
+  std::vector<std::string> blocks, others;
+  std::string head;
+  model.for_each([&](Layer& layer) {
+    auto* const one = dynamic_cast<Linear*>(&layer);
+    if (one && text && &one->weight() == &text->head()) {
+      head = layer.name();
+    } else if (one) {
+      linear.push_back(one);
+    } else if (!layer.name().empty()) {
+      others.push_back(layer.name());
+    }
+    if (layer.is_block()) blocks.push_back(layer.name() + ".");
+  });
+  if (linear.empty())
+    lora.error("", "adds to linear layers, and this model has none; leave it out");
+  const std::string known = linear.size() == 1
+                                ? linear[0]->name()
+                                : linear.front()->name() + ", …, " + linear.back()->name();
+  if (targets.empty()) {
+    for (Linear* layer : linear) {
+      if (std::ranges::any_of(
+              blocks, [&](const std::string& block) { return layer->name().starts_with(block); }))
+        chosen.push_back(layer);
+    }
+    if (chosen.empty())
+      lora.error(key, "is needed, since this model has no blocks; its linear layers are {}", known);
+    return chosen;
+  }
+  for (const std::string& pattern : targets) {
+    const std::regex match = read_pattern(lora, key, pattern);
+    const auto found = [&](const std::string& name) { return std::regex_search(name, match); };
+    const std::size_t before = chosen.size();
+    for (Linear* layer : linear) {
+      if (found(layer->name()) && std::ranges::find(chosen, layer) == chosen.end())
+        chosen.push_back(layer);
+    }
+    if (chosen.size() > before ||
+        std::ranges::any_of(linear, [&](const Linear* layer) { return found(layer->name()); }))
+      continue;
+    if (!head.empty() && found(head))
+      lora.error(key,
+                 "'{}' finds the head, {}, whose product is a part of the loss and takes no "
+                 "adapter; name {}.weight in lora.train",
+                 pattern, head, head);
+    const auto other = std::ranges::find_if(others, found);
+    if (other != others.end())
+      lora.error(key, "'{}' finds {}, which is no linear layer; those are {}", pattern, *other,
+                 known);
+    lora.error(key, "'{}' is in the name of no layer; linear layers are {}", pattern, known);
+  }
+  return chosen;
 }
 
 /// Reads groups of parameters, after the rule's own keys, which a group's rule has too.
@@ -220,6 +280,57 @@ std::size_t OptimizerSettings::group_of(const Parameter& parameter) const {
 const OptimizerRule& OptimizerSettings::rule_of(const Parameter& parameter) const {
   const std::size_t group = group_of(parameter);
   return group == 0 ? *rule : *groups[group - 1].rule;
+}
+
+std::optional<Linear::Adapter> read_lora(ConfigSection& root, bool has_base,
+                                         const std::string& adapter, Model& model) {
+  std::optional<ConfigSection> lora = root.optional_section(
+      "lora",
+      "trains matrices of low rank beside those of linear layers, and nothing else: LoRA (arXiv "
+      "2106.09685). init is the base, which stays as it is; off where this is not given");
+  if (!lora) return std::nullopt;
+  Linear::Adapter settings;
+  const std::optional<Adapter> from = adapter.empty() ? std::nullopt : read_adapter(adapter, false);
+  if (from) settings = {from->rank, from->alpha, from->dropout};
+  lora->read("rank", settings.rank, Range::closed(1, 1 << 16),
+             "rows of A and columns of B: y = Wx + (alpha / rank)·B·A·x; default: 8, or that of "
+             "init.adapter");
+  settings.alpha =
+      lora->number("alpha", from ? from->alpha : 2.0 * static_cast<double>(settings.rank),
+                   Range::positive(), "default: twice the rank, or init.adapter's");
+  lora->read("dropout", settings.dropout, Range::half_open(0, 1),
+             "probability that a number that A takes becomes 0 in training");
+  const std::vector<std::string> targets =
+      lora->texts("targets", {},
+                  "regular expressions: linear layers whose names one finds get adapters; none: "
+                  "all in the model's blocks");
+  const std::vector<std::string> whole =
+      lora->texts("train", {}, "regular expressions: other parameters that are trained, whole");
+  lora->finish();
+  if (!root.has("lora")) return std::nullopt;  // a description
+  if (!has_base)
+    root.error("init", "is missing beside lora, whose base it is; give a model's file or folder");
+  if (from && from->rank != settings.rank)
+    lora->error("rank", "is {}, but {} has {}", settings.rank, adapter, from->rank);
+  if (from && from->alpha != settings.alpha)
+    lora->error("alpha", "is {}, but {} has {}", settings.alpha, adapter, from->alpha);
+  const std::vector<Linear*> chosen = adapted_layers(*lora, targets, model);
+  for (Parameter* parameter : model.parameters()) {
+    parameter->trainable = false;
+    parameter->in = Parameter::In::kBase;
+  }
+  for (const std::string& pattern : whole) {
+    const std::regex match = read_pattern(*lora, "train", pattern);
+    check_match(*lora, "train", pattern, match, model);
+    for (Parameter* parameter : model.parameters()) {
+      if (!std::regex_search(parameter->name, match)) continue;
+      parameter->trainable = true;
+      parameter->in = Parameter::In::kModel;
+    }
+  }
+  for (Linear* layer : chosen) layer->adapt(settings);
+  model.collect();
+  return settings;
 }
 
 }  // namespace starling

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "core/parameter.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
+#include "layers/linear.h"
 
 namespace starling {
 
@@ -47,5 +49,9 @@ struct OptimizerSettings {
 void read_optimizer(ConfigSection& root, const Model& model, const std::string& device,
                     OptimizerSettings& settings);
 ClipSettings read_clip(ConfigSection& root);
+/// Reads `lora`: adds adapters to the model's linear layers, and takes all else out of training but
+/// what it names. Before read_optimizer(). `adapter`: that which the run goes on from (`init`).
+std::optional<Linear::Adapter> read_lora(ConfigSection& root, bool has_base,
+                                         const std::string& adapter, Model& model);
 
 }  // namespace starling

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "apps/inference/adapter.h"
 #include "apps/inference/companions.h"
 #include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
@@ -191,13 +193,82 @@ void check_shapes(const InitialFile& init, const SafetensorsFile& file, Model& m
        more > 0 ? fmt::format(" (and {} more)", more) : "", fmt::join(patterns, ", "));
 }
 
+/// Puts what the model has in the place of what is skipped; on shapes alone that is no numbers.
+void put_own(Model& model, SafetensorsFile& file,
+             const std::function<bool(const std::string&)>& skipped) {
+  each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    if (!skipped(name)) return;
+    file.tensors[name] = tensor.backend().device() == DeviceType::kMeta
+                             ? FileTensor{tensor.dtype(), file_shape(tensor.shape(), layout),
+                                          std::vector<std::byte>(tensor.bytes())}
+                             : to_file_tensor(tensor, layout);
+  });
+}
+
+bool has_adapters(const Model& model) {
+  return std::ranges::any_of(model.parameters(), [](const Parameter* parameter) {
+    return parameter->in == Parameter::In::kAdapter;
+  });
+}
+
+/// Puts an adapter's tensors beside those of its base.
+void put_adapter(const InitialFile& init, const std::string& digest, const Model& model,
+                 SafetensorsFile& file) {
+  std::optional<Adapter> adapter = read_adapter(init.adapter);
+  if (!adapter)
+    fail(ExitCode::kUsage, "config", {.key = "init.adapter"},
+         "{} is no adapter; needed: a run's with lora, or PEFT's folder", init.adapter);
+  check_base(*adapter, init.adapter, init.file, digest);
+  std::set<std::string> trained;
+  for (const Parameter* parameter : model.parameters()) {
+    if (parameter->trainable) trained.insert(parameter->name);
+    if (parameter->in == Parameter::In::kAdapter &&
+        adapter->file.tensors.count(parameter->name) == 0)
+      fail(ExitCode::kUsage, "init", {.file = init.adapter},
+           "has no tensor {}, which this run trains; needed: the adapter's own lora.targets",
+           parameter->name);
+  }
+  for (auto& [name, tensor] : adapter->file.tensors) {
+    if (!trained.contains(name))
+      fail(ExitCode::kUsage, "init", {.file = init.adapter},
+           "has the tensor {}, which this run does not train; needed: the adapter's own "
+           "lora.targets and lora.train",
+           name);
+    file.tensors[name] = std::move(tensor);
+  }
+}
+
+/// What load_initial_file() does of a model with adapters.
+std::string load_base(const InitialFile& init, Model& model) {
+  SafetensorsFile file = read_base(init.file, model);
+  std::string digest = digest_of(file);
+  const FileNames names = model.file_names();
+  std::set<std::string> known, own;
+  for (const auto& [name, tensor] : file.tensors) known.insert(name);
+  check_patterns(init, std::move(known), model);
+  for (const Parameter* parameter : model.parameters()) {
+    const bool skipped = keeps_own(init, names, parameter->name);
+    if (skipped && parameter->in == Parameter::In::kBase)
+      fail(ExitCode::kUsage, "config", {.key = "init.skip"},
+           "leaves out {}, which is not trained; name it in lora.train, too", parameter->name);
+    if (skipped || parameter->in == Parameter::In::kAdapter) own.insert(parameter->name);
+  }
+  for (const std::string& name : own) file.tensors.erase(name);
+  check_shapes(init, file, model);
+  put_own(model, file, [&](const std::string& name) { return own.contains(name); });
+  if (!init.adapter.empty()) put_adapter(init, digest, model, file);
+  load_model_tensors(file, init.file, "", model, true);
+  return digest;
+}
+
 }  // namespace
 
 bool keeps_own(const InitialFile& init, const Model& model, const std::string& name) {
   return keeps_own(init, model.file_names(), name);
 }
 
-void load_initial_file(const InitialFile& init, Model& model) {
+std::string load_initial_file(const InitialFile& init, Model& model) {
+  if (has_adapters(model)) return load_base(init, model);
   const FileNames own = model.file_names();
   std::set<std::string> names, of_model;
   each_tensor(model,
@@ -216,15 +287,9 @@ void load_initial_file(const InitialFile& init, Model& model) {
   for (auto it = file.tensors.begin(); it != file.tensors.end();)
     it = keeps_own(init, own, it->first) ? file.tensors.erase(it) : std::next(it);
   check_shapes(init, file, model);
-  // In the place of what is skipped stands what the model has; on shapes alone that is no numbers.
-  each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
-    if (!keeps_own(init, own, name)) return;
-    file.tensors[name] = tensor.backend().device() == DeviceType::kMeta
-                             ? FileTensor{tensor.dtype(), file_shape(tensor.shape(), layout),
-                                          std::vector<std::byte>(tensor.bytes())}
-                             : to_file_tensor(tensor, layout);
-  });
+  put_own(model, file, [&](const std::string& name) { return keeps_own(init, own, name); });
   load_model_tensors(file, init.file, "", model);
+  return {};
 }
 
 void check_initial_file(const InitialFile& init, Model& model, DType dtype, DType compute) {

@@ -16,13 +16,16 @@ struct InitialFile {
   /// Shell patterns of tensors that keep their own initialisation: `*` any text, `?` a character
   std::vector<std::string> skip;
   std::string told = {};  ///< ModelSource::told
+  /// Of a run with `lora`: an adapter of that file's model, as find_model() found it; empty: none
+  std::string adapter = {};
 };
 
 /// Loads the model's tensors from the file, except those that match a pattern. The model must
 /// already have its own initialisation. Error(kUsage) in one line for a missing or additional
 /// tensor; for all tensors of different shape, with patterns to skip them; for a pattern without
-/// match.
-void load_initial_file(const InitialFile& init, Model& model);
+/// match. Where the model has adapters, returns the digest of the file as their base (digest_of());
+/// Error(kUsage) where init.adapter is of another.
+std::string load_initial_file(const InitialFile& init, Model& model);
 /// Whether a tensor of the model matches a pattern, and keeps its own initialisation.
 bool keeps_own(const InitialFile& init, const Model& model, const std::string& name);
 /// Checks shapes and ranges of the file's numbers, for parameters in `dtype` and arithmetic in

@@ -1,5 +1,11 @@
 #include "apps/training/state/state_settings.h"
 
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "apps/inference/adapter.h"
 #include "apps/inference/model_source.h"
 
 namespace starling {
@@ -15,13 +21,45 @@ InitialFile read_initial_file(ConfigSection& root) {
   settings.skip = init.texts("skip", {},
                              "names of tensors that keep their own initialisation: [\"fc.*\"]; "
                              "* is any text, ? a character");
+  init.read("adapter", settings.adapter,
+            "with lora: an adapter of the file's model, PEFT's folder or another run's with lora, "
+            "to go on from");
   init.finish();
-  if (settings.file.empty() && !settings.skip.empty())
-    init.error("file", "is missing beside skip; needed: a .safetensors file");
+  for (const auto& [key, given] :
+       {std::pair("skip", !settings.skip.empty()), {"adapter", !settings.adapter.empty()}}) {
+    if (settings.file.empty() && given)
+      init.error("file", "is missing beside {}; needed: a .safetensors file", key);
+  }
   ModelSource found = find_model(settings.file);
   settings.file = std::move(found.path);
   settings.told = std::move(found.told);
-  if (settings.skip.empty()) root.resolve("init", settings.file);
+  if (root.has("lora")) {
+    std::error_code error;
+    if (const auto adapter = std::filesystem::exists(settings.file, error)
+                                 ? read_adapter(settings.file, false)
+                                 : std::nullopt) {
+      if (!settings.adapter.empty())
+        init.error("file", "is an adapter, {}, and so is adapter; give one of them, or the base",
+                   settings.file);
+      settings.adapter = std::exchange(settings.file, adapter->base.file);
+      if (!std::filesystem::exists(settings.file, error))
+        init.error(
+            "file",
+            "is {}, an adapter of the base {}, which is not here; give both: {{\"file\": BASE, "
+            "\"adapter\": …}}",
+            settings.adapter, settings.file.empty() ? "that it does not name" : settings.file);
+    }
+    settings.file = find_model(settings.file).path;
+    settings.adapter = find_model(settings.adapter).path;
+  } else if (!settings.adapter.empty()) {
+    init.error("adapter", "is for a run with lora; give that section, or the adapter as file");
+  }
+  if (settings.skip.empty() && settings.adapter.empty()) {
+    root.resolve("init", settings.file);
+  } else {
+    init.resolve("file", settings.file);
+    init.resolve("adapter", settings.adapter);
+  }
   return settings;
 }
 

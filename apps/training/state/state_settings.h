@@ -12,6 +12,7 @@
 #include "apps/training/state/model_average.h"
 #include "apps/training/sync/sync_settings.h"
 #include "core/config.h"
+#include "layers/linear.h"
 
 namespace starling {
 
@@ -41,7 +42,9 @@ ElasticSettings read_elastic(ConfigSection& root);
 /// What a run has beside the model's parameters, and where it begins.
 struct StateSettings {
   InitialFile init;
-  LossScaleSettings loss_scale;  ///< used where DeviceSettings::compute is fp16
+  std::optional<Linear::Adapter> lora;  ///< section `lora`; the model has them
+  std::string base_digest;              ///< with it: of init.file, once that was read
+  LossScaleSettings loss_scale;         ///< used where DeviceSettings::compute is fp16
   std::optional<AverageSettings> ema;
   std::optional<LookaheadSettings> lookahead;
   CheckpointSettings checkpoint;
