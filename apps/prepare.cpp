@@ -11,11 +11,14 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "apps/data/shards/example_tree.h"
 #include "apps/data/shards/prepare_images.h"
 #include "apps/data/tokens/prepare_tokens.h"
+#include "apps/data/tokens/show_chat.h"
 #include "apps/inference/hugging_face.h"
+#include "apps/text/chat.h"
 #include "apps/text/pattern.h"
 #include "apps/training/output/arguments.h"
 #include "apps/training/output/progress.h"
@@ -177,7 +180,8 @@ int run_example(const ExampleTree& tree) {
 int run_prepare(int argc, char** argv) {
   CLI::App app{
       "Makes shards of folders of pictures, which training reads faster than files, and files of "
-      "the tokens of texts; checks them; trains tokenizers; exports models of text; draws pictures "
+      "the tokens of texts; checks them; trains tokenizers; shows conversations; exports models of "
+      "text; draws pictures "
       "to try that with.",
       "starling-prepare"};
   app.require_subcommand(1);
@@ -283,6 +287,24 @@ int run_prepare(int argc, char** argv) {
     command->add_option("--threads", options.threads, "that work (default: all cores)")
         ->check(whole_in(1, 1024));
 
+  ShowChatOptions show;
+  std::string loss_on = "answers";
+  CLI::App* shows = app.add_subcommand(
+      "show", "a conversation as its template writes it, and what of it is trained on");
+  shows->add_option("FILE", show.path, "JSON lines of conversations, or a folder of such")
+      ->required();
+  shows->add_option("--tokenizer", show.tokenizer, "a tokenizer's file, or the folder it is in")
+      ->required();
+  std::vector<std::string> templates = ChatTemplate::names();
+  templates.insert(templates.begin(), "auto");
+  shows->add_option("--template", show.chat_template, "as data.template of a config")
+      ->check(CLI::IsMember(templates))
+      ->capture_default_str();
+  shows->add_option("--loss-on", loss_on, "as data.loss_on of a config")
+      ->check(CLI::IsMember({"answers", "all"}))
+      ->capture_default_str();
+  add_number(*shows, "--sample", show.sample, "which, counted from 1", 1, std::int64_t{1} << 40);
+
   std::string run, destination;
   CLI::App* exported = app.add_subcommand(
       "export",
@@ -304,6 +326,12 @@ int run_prepare(int argc, char** argv) {
     answer(fmt::format("{} has {}\n", destination,
                        whole ? "config.json and model.safetensors"
                              : "adapter_config.json and adapter_model.safetensors"));
+    return 0;
+  }
+  if (*shows) {
+    show.all = loss_on == "all";
+    show.colour = stdout_is_terminal();
+    answer(show_chat(show));
     return 0;
   }
   if (*check) return run_check(folder, options.threads);

@@ -38,6 +38,7 @@ class BuiltinDataset : public ImageDataset {
   X(mnist)                        \
   X(image_folder)                 \
   X(text)                         \
+  X(chat)                         \
   X(shards)
 #define STARLING_DECLARE_DATASETS(name) void register_##name(DatasetRegistry& registry);
 STARLING_DATASET_FILES(STARLING_DECLARE_DATASETS)

@@ -176,6 +176,7 @@ class Bpe final : public Tokenizer {
     std::vector<bool> is_added(parts_.tokens.size());
     for (const BpeParts::Added& added : parts_.added) {
       (added.late ? late_ : early_).add(added);
+      if (!added.special) (added.late ? late_plain_ : early_plain_).add(added);
       is_added[static_cast<std::size_t>(added.token)] = true;
     }
     std::vector<bool> made(parts_.tokens.size());
@@ -217,6 +218,13 @@ class Bpe final : public Tokenizer {
     std::string mended;
     Borrowed scratch(*this);
     each_piece(valid(text, mended), [&](Piece piece) { encode(piece, *scratch, tokens); });
+  }
+  void encode_plain(std::string_view text, std::vector<std::int32_t>& tokens) const override {
+    std::string mended;
+    Borrowed scratch(*this);
+    each_piece(
+        valid(text, mended), [&](Piece piece) { encode(piece, *scratch, tokens); }, early_plain_,
+        late_plain_);
   }
 
   void encode(std::string_view text, const Loop& loop, const Sink& sink) const override {
@@ -300,10 +308,15 @@ class Bpe final : public Tokenizer {
   };
   template <class Use>
   void each_piece(std::string_view text, const Use& use) const {
+    each_piece(text, use, early_, late_);
+  }
+  template <class Use>
+  static void each_piece(std::string_view text, const Use& use, const AddedTokens& early,
+                         const AddedTokens& late) {
     const auto token = [&](std::int32_t number) { use(Piece{.token = number}); };
     const auto words = [&](std::string_view piece) { use(Piece{piece}); };
-    early_.divide(
-        text, [&](std::string_view piece) { late_.divide(piece, words, token); }, token);
+    early.divide(
+        text, [&](std::string_view piece) { late.divide(piece, words, token); }, token);
   }
   /// With the blank that words may have to begin with.
   std::string_view begun(std::string_view text, std::string& longer) const {
@@ -459,6 +472,7 @@ class Bpe final : public Tokenizer {
   BpeParts parts_;
   Pairs pairs_;
   AddedTokens early_, late_;
+  AddedTokens early_plain_, late_plain_;  ///< those of them that are not special
   std::vector<Division> divisions_;
   std::array<std::int32_t, 256> byte_{};
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> whole_;

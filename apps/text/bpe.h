@@ -21,6 +21,7 @@ struct BpeParts {
     std::int32_t token = 0;
     std::string content = {};
     bool left_blanks = false, right_blanks = false;  ///< takes the white space beside it, too
+    bool special = true;                             ///< transformers' flag
     bool late = false;  ///< is looked for where the others have not been found
   };
   /// A way of dividing texts, or what the one before has given, into words.

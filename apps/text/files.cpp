@@ -167,6 +167,7 @@ void read_added(const Part& part, std::size_t at, bool late, BpeParts& parts) {
                         .content = part.text("content"),
                         .left_blanks = part.flag("lstrip", false),
                         .right_blanks = part.flag("rstrip", false),
+                        .special = part.flag("special", false),
                         .late = part.flag("normalized", late)};
   if (part.flag("single_word", false)) part.wrong("single_word", "false");
   if (added.content.empty()) part.wrong("content", "a text of one character or more");
@@ -511,7 +512,7 @@ std::string huggingface_text(const BpeParts& parts) {
                      {"lstrip", token.left_blanks},
                      {"rstrip", token.right_blanks},
                      {"normalized", token.late},
-                     {"special", true}});
+                     {"special", token.special}});
   }
   for (std::size_t t = 0; t < names.size(); ++t) {
     if (!names[t].empty()) vocab[names[t]] = t;

@@ -18,6 +18,9 @@ class Bytes final : public Tokenizer {
   void encode(std::string_view text, std::vector<std::int32_t>& tokens) const override {
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   }
+  void encode_plain(std::string_view text, std::vector<std::int32_t>& tokens) const override {
+    encode(text, tokens);
+  }
   void encode(std::string_view text, const Loop&, const Sink& sink) const override {
     constexpr std::size_t kPart = 1 << 16;
     std::vector<std::int32_t> tokens;

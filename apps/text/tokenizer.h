@@ -32,7 +32,10 @@ class Tokenizer {
   /// Appends the tokens of a text, including special tokens. Invalid UTF-8 becomes U+FFFD, unless
   /// tokens are bytes.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& tokens) const = 0;
-  /// The same of a long text, by the threads of `loop` (which calls its argument with 0 to count -
+  /// The same, but special tokens written in the text are text, as transformers'
+  /// split_special_tokens has it. Other added tokens are found.
+  virtual void encode_plain(std::string_view text, std::vector<std::int32_t>& tokens) const = 0;
+  /// encode() of a long text, by the threads of `loop` (which calls its argument with 0 to count -
   /// 1); `sink` gets all tokens in their order, in parts, and about how many bytes
   /// of text each part stands for, on the caller's thread.
   using Loop = std::function<void(std::int64_t count, const std::function<void(std::int64_t)>&)>;

@@ -8,6 +8,7 @@
 
 #include "apps/training/config/plugins.h"
 #include "apps/training/config/train_config.h"
+#include "tests/apps/chat_files.h"
 #include "tests/support/folder.h"
 
 namespace starling {
@@ -36,6 +37,7 @@ const std::map<std::string, const char*> kBeside = {
     {"language_model", R"({"data": {"type": "text"}, "model": {"type": "gpt2", "layers": 1}})"},
     {"text", R"({"model": {"type": "gpt2", "layers": 1}})"},
     {"tokens", R"({"model": {"type": "gpt2", "layers": 1}})"},
+    {"chat", R"({"model": {"type": "gpt2", "layers": 1}})"},
     {"huber", R"({"data": {"type": "csv"}, "task": {"type": "regression"}})"},
 };
 
@@ -57,6 +59,8 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
   const std::string table = folder.write("table.csv", "a,b\n1,2\n2,3\n3,5\n4,7\n5,8\n6,9\n");
   const std::string words = folder.write("words.txt", std::string(1000, 'a'));
   const std::string tokens = folder.write("train.bin", std::string(1000, '\0'));
+  const std::string tokenizer =
+      folder.write("tokenizer.json", test::tokenizer_json({}).dump());
   const json least = json::parse(R"({"data": {"type": "synthetic"}, "model": {"type": "mlp"},
     "batch_size": 1, "steps": 1000, "loss": {"type": "cross_entropy"}, "deterministic": false})");
   std::istringstream text(describe_config());
@@ -99,6 +103,8 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
       config["data"].update({{"path", words}, {"sequence_length", 16}});
     if (config["data"]["type"] == "tokens")
       config["data"].update({{"path", tokens}, {"vocab", 256}, {"sequence_length", 16}});
+    if (config["data"]["type"] == "chat")
+      config["data"].update({{"tokenizer", tokenizer}, {"template", "plain"}});
     ++read;
     TrainConfig made;
     CHECK_NOTHROW(made = read_train_config(config, "sample", {4, 2}, false));

@@ -17,6 +17,7 @@
 #include "apps/data/dataset.h"
 #include "apps/data/shards/prepare_images.h"
 #include "core/config.h"
+#include "tests/apps/chat_files.h"
 #include "tests/apps/program.h"
 
 namespace starling {
@@ -68,6 +69,14 @@ std::vector<std::int64_t> numbers(std::int64_t count, std::int64_t step, std::in
 }
 
 std::vector<DataSet> data_sets() {
+  const std::string chat =
+      R"("tokenizer": "data/tokenizer.json", "template": "plain", "sequence_length": 64,
+         "val_fraction": 0.25)";
+  const auto write_chat = [](const Program& program) {
+    program.write("data/tokenizer.json",
+                  test::tokenizer_json({}, "gpt2", program.root() + "/tests").dump());
+    program.write("data/c.jsonl", test::chat_lines(72));
+  };
   const std::string pictures = R"("image_size": 8, "test_resize": 8, "test_crop": 8)";
   const std::vector<std::int64_t> ants_bees{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
   return {
@@ -150,6 +159,22 @@ std::vector<DataSet> data_sets() {
        .train = 20,
        .tests = 2,
        .file = "train.bin"},
+      {.keys = R"("type": "chat", )" + chat,
+       .make = write_chat,
+       .path = "/c.jsonl",
+       .model = R"({"type": "gpt2", "layers": 1, "heads": 1, "width": 4, "context": 64})",
+       .train = 54,
+       .tests = 18,
+       .file = "c.jsonl",
+       .cut = 0},
+      {.keys = R"("type": "chat", "pack": true, )" + chat,
+       .make = write_chat,
+       .path = "/c.jsonl",
+       .model = R"({"type": "llama", "layers": 1, "heads": 1, "width": 4, "context": 64})",
+       .train = 32,
+       .tests = 11,
+       .file = "c.jsonl",
+       .cut = 0},
   };
 }
 

@@ -245,6 +245,7 @@ class Gaps final : public Tokenizer {
  public:
   std::int64_t vocab() const override { return 100; }
   void encode(std::string_view, std::vector<std::int32_t>&) const override {}
+  void encode_plain(std::string_view, std::vector<std::int32_t>&) const override {}
   void encode(std::string_view, const Loop&, const Sink&) const override {}
   std::string_view bytes_of(std::int32_t token) const override { return token % 2 == 0 ? "x" : ""; }
   std::string text() const override { return ""; }

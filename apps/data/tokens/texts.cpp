@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
 #include "core/file_io.h"
@@ -139,6 +142,69 @@ std::string TextCount::text() const {
                                   empty == 1 ? "is" : "are");
 }
 
+std::vector<std::string> read_paths(ConfigSection& section, const char* key, const char* doc,
+                                    const char* sample) {
+  const nlohmann::json value = section.raw(key, "text or list of texts", doc, sample);
+  std::vector<std::string> paths;
+  if (value.is_null()) return paths;
+  for (const nlohmann::json& item : value.is_array() ? value : nlohmann::json::array({value})) {
+    if (!item.is_string() || item.get<std::string>().empty())
+      section.error(key, "has {}; needed: the name of a file or folder, or a list of such",
+                    shown(item.dump()));
+    paths.push_back(item.get<std::string>());
+  }
+  return paths;
+}
+
+std::vector<std::string> training_files(
+    const std::vector<std::string>& paths, const std::vector<std::string>& tests,
+    const std::function<std::vector<std::string>(const std::vector<std::string>&)>& files_of,
+    std::int64_t& left_out) {
+  const auto id = [](const std::string& file) {
+    struct ::stat status {};
+    (void)::stat(file.c_str(), &status);  // zeros if it does not exist, which readers report
+    return std::pair(status.st_dev, status.st_ino);
+  };
+  std::set<std::pair<::dev_t, ::ino_t>> tested;
+  for (const std::string& file : tests) tested.insert(id(file));
+  std::vector<std::string> training;
+  for (const std::string& path : paths) {
+    const std::size_t before = training.size();
+    const std::vector<std::string> files = of_key("data.path", [&] { return files_of({path}); });
+    std::copy_if(files.begin(), files.end(), std::back_inserter(training),
+                 [&](const std::string& file) { return tested.count(id(file)) == 0; });
+    const std::size_t kept = training.size() - before;
+    if (kept == 0 && !files.empty())
+      fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200), .key = "data.val_path"},
+           "is trained on too; needed: other files for tests, outside data.path");
+    left_out += static_cast<std::int64_t>(files.size() - kept);
+  }
+  return training;
+}
+
+void each_lines(const std::string& path,
+                const std::function<void(std::span<const TextLine>)>& use) {
+  PackedFile file(path);
+  constexpr std::uint64_t kBlock = 8 << 20;
+  std::string lines;  // complete lines, and the beginning of the next
+  for (std::int64_t number = 1;;) {
+    const std::vector<std::uint8_t> block = file.read(kBlock);
+    lines.append(block.begin(), block.end());
+    const bool last = block.size() < kBlock;
+    const std::size_t end = last ? lines.size() : lines.rfind('\n') + 1;
+    std::vector<TextLine> found;
+    for (std::size_t at = 0; at < end; ++number) {
+      const std::size_t to = std::min(lines.find('\n', at), end);
+      const std::string_view line = std::string_view(lines).substr(at, to - at);
+      if (line.find_first_not_of(" \t\r") != line.npos) found.push_back({line, number});
+      at = to + 1;
+    }
+    use(found);
+    if (last) return;
+    lines.erase(0, end);
+  }
+}
+
 void each_texts(const std::string& path, const std::string& field, Workers& workers,
                 TextCount& count, const std::function<void(const std::string&)>& note,
                 const std::function<void(Texts)>& use) {
@@ -148,8 +214,8 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
     for (const std::string_view text : texts) count.bytes += static_cast<std::int64_t>(text.size());
     use(texts);
   };
-  PackedFile file(path);
   if (field.empty()) {
+    PackedFile file(path);
     const MappedFile map(path, MappedFile::Pages::kInOrder);
     std::vector<std::uint8_t> unpacked;
     if (file.packed()) unpacked = file.read(std::numeric_limits<std::uint64_t>::max());
@@ -162,24 +228,7 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
                       shown(path, 200)));
     return give({text});
   }
-  constexpr std::uint64_t kBlock = 8 << 20;
-  std::string lines;  // complete lines, and the beginning of the next
-  for (std::int64_t number = 1;;) {
-    const std::vector<std::uint8_t> block = file.read(kBlock);
-    lines.append(block.begin(), block.end());
-    const bool last = block.size() < kBlock;
-    const std::size_t end = last ? lines.size() : lines.rfind('\n') + 1;
-    struct Line {
-      std::string_view text;
-      std::int64_t number;
-    };
-    std::vector<Line> found;
-    for (std::size_t at = 0; at < end; ++number) {
-      const std::size_t to = std::min(lines.find('\n', at), end);
-      const std::string_view line = std::string_view(lines).substr(at, to - at);
-      if (line.find_first_not_of(" \t\r") != line.npos) found.push_back({line, number});
-      at = to + 1;
-    }
+  each_lines(path, [&](std::span<const TextLine> found) {
     std::vector<std::string> texts(found.size());
     constexpr std::int64_t kAtOnce = 64;
     const auto lines_found = static_cast<std::int64_t>(found.size());
@@ -190,9 +239,7 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
       }
     });
     give({texts.begin(), texts.end()});
-    if (last) return;
-    lines.erase(0, end);
-  }
+  });
 }
 
 void encode_texts(const Tokenizer& tokenizer, Texts texts, std::int32_t separator, Workers& workers,

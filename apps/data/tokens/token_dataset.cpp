@@ -1,17 +1,14 @@
 // Data sets of token windows, whose targets are the same window one token further: from text files,
 // and from token files as nanoGPT, llm.c and starling-prepare write them.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,9 +16,11 @@
 
 #include "apps/data/builtin.h"
 #include "apps/data/drawn_tests.h"
+#include "apps/data/tokens/text_collate.h"
 #include "apps/data/tokens/texts.h"
 #include "apps/data/tokens/token_files.h"
 #include "apps/data/workers.h"
+#include "apps/inference/companions.h"
 #include "apps/inference/description.h"
 #include "apps/text/tokenizer.h"
 #include "core/checksum.h"
@@ -33,14 +32,6 @@
 
 namespace starling {
 namespace {
-
-/// Windows are already vectors of token ids; a model file records the tokenizer.
-struct TextCollate final : Collate {
-  std::shared_ptr<const Tokenizer> tokenizer;
-  void describe(const DatasetInfo&, ModelDescription& description) const override {
-    description.tokenizer = tokenizer->text();
-  }
-};
 
 /// A crc32 that is fast to compute: of all bytes of a small file, of samples of a large one (fewer
 /// if there are many `files`), and of its size.
@@ -74,16 +65,8 @@ class Windows : public Dataset {
   void use_only_tests() override { only_tests_ = true; }
 
   void use_model(const SafetensorsFile& file, const std::string& source) override {
-    if (file.metadata.count(kConfigMetadata) == 0) return;
-    const std::string text = description_of(file, source).tokenizer;
-    if (text.empty()) return;
-    const auto other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
-    if (!tokenizer_) return set_tokenizer(other);
-    if (other->vocab() != tokenizer_->vocab() || !agree(*other, *tokenizer_))
-      fail(ExitCode::kUsage, "data", {.key = "data.tokenizer"},
-           "has {} tokens that are not those ({}) that the model of {} was trained with; needed: "
-           "its tokenizer",
-           tokenizer_->vocab(), other->vocab(), source);
+    const auto theirs = tokenizer_of_model(file, source, tokenizer_.get());
+    if (theirs && !tokenizer_) set_tokenizer(theirs);
   }
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
     thread_local std::vector<std::int32_t> window;
@@ -92,6 +75,12 @@ class Windows : public Dataset {
     const std::size_t bytes = static_cast<std::size_t>(length_) * sizeof(std::int32_t);
     std::memcpy(out[0], window.data(), bytes);
     std::memcpy(out[1], window.data() + 1, bytes);
+    if (!documents_) return;
+    std::int32_t position = -1;
+    for (std::size_t t = 0; t + 1 < window.size(); ++t) {
+      position = t > 0 && ends_document(window[t - 1]) ? 0 : position + 1;
+      std::memcpy(out[2] + t * sizeof position, &position, sizeof position);
+    }
   }
   void will_read(Split split, std::span<const std::int64_t> indices) const override {
     for (const std::int64_t index : indices) {
@@ -125,32 +114,7 @@ class Windows : public Dataset {
     }
   };
 
-  /// A key that is a text or a list of texts. `sample`: the value in sample configs.
-  static std::vector<std::string> read_paths(ConfigSection& section, const char* key,
-                                             const char* doc, const char* sample = "") {
-    const nlohmann::json value = section.raw(key, "text or list of texts", doc, sample);
-    std::vector<std::string> paths;
-    if (value.is_null()) return paths;
-    for (const nlohmann::json& item : value.is_array() ? value : nlohmann::json::array({value})) {
-      if (!item.is_string() || item.get<std::string>().empty())
-        section.error(key, "has {}; needed: the name of a file or folder, or a list of such",
-                      shown(item.dump()));
-      paths.push_back(item.get<std::string>());
-    }
-    return paths;
-  }
   using Paths = std::vector<std::string>;
-  /// Calls `work`; names the key in its errors.
-  template <class Work>
-  static auto of_key(const char* key, const Work& work) {
-    try {
-      return work();
-    } catch (const Error& error) {
-      ErrorParts parts = error.parts();
-      if (parts.where.key.empty()) parts.where.key = key;
-      throw Error(error.code(), std::move(parts));
-    }
-  }
   /// Reads the keys that both data sets have. `files_of` expands paths, with errors for missing
   /// files.
   void read_keys(ConfigSection& section, const char* path_doc, const char* sample_path,
@@ -166,6 +130,9 @@ class Windows : public Dataset {
       (void)of_key("data.val_path", [&] { return files_of(val_paths_); });
       throw;
     }
+    section.read("documents", documents_,
+                 "attention and positions stay between two tokens that end a text: `separator`, or "
+                 "the tokenizer's eos");
     section.read("limit", limit_, Range::at_least(0),
                  "use only the first samples of the training set (0: all)");
     section.read("test_limit", test_limit_, Range::at_least(0),
@@ -174,6 +141,7 @@ class Windows : public Dataset {
   void set_vocab(std::int64_t vocab) {
     info_.tensors = {{"tokens", Shape{length_}, DType::kInt32, vocab},
                      {"targets", Shape{length_}, DType::kInt32, vocab}};
+    if (documents_) info_.tensors.push_back({"positions", Shape{length_}, DType::kInt32, length_});
   }
   std::int64_t vocab() const { return info_.tensors[0].classes; }
   void add_part(std::string name, const TokenSpan& tokens, const MappedFile* file) {
@@ -186,30 +154,10 @@ class Windows : public Dataset {
   std::int64_t tokens_in_parts() const {
     return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
   }
-  /// The files of `paths_` without those of `tests`, which must not be trained on. Error(kUsage) if
-  /// a file is named in both, or nothing is left of a folder.
+  /// training_files() of `path`.
   template <class FilesOf>
   Paths without(const Paths& tests, const FilesOf& files_of) {
-    const auto id = [](const std::string& file) {
-      struct ::stat status {};
-      (void)::stat(file.c_str(), &status);  // zeros if it does not exist, which open() reports
-      return std::pair(status.st_dev, status.st_ino);
-    };
-    std::set<std::pair<::dev_t, ::ino_t>> tested;
-    for (const std::string& file : tests) tested.insert(id(file));
-    Paths training;
-    for (const std::string& path : paths_) {
-      const std::size_t before = training.size();
-      const Paths files = of_key("data.path", [&] { return files_of(Paths{path}); });
-      std::copy_if(files.begin(), files.end(), std::back_inserter(training),
-                   [&](const std::string& file) { return tested.count(id(file)) == 0; });
-      const std::size_t kept = training.size() - before;
-      if (kept == 0 && !files.empty())
-        fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200), .key = "data.val_path"},
-             "is trained on too; needed: other files for tests, outside data.path");
-      left_out_ += static_cast<std::int64_t>(files.size() - kept);
-    }
-    return training;
+    return training_files(paths_, tests, files_of, left_out_);
   }
   /// Called when all parts are known: the first tokens are for training, the rest for tests.
   /// `more`: further lines of info().contents.
@@ -242,15 +190,23 @@ class Windows : public Dataset {
                        : fmt::format("; {} of val_path {} left out of training",
                                      counted(left_out_, "file"), left_out_ == 1 ? "is" : "are"));
     if (!tokenizer_) return;
-    auto collate = std::make_shared<TextCollate>();
-    collate->tokenizer = tokenizer_;
-    info_.collated_by = std::move(collate);
+    info_.collated_by = std::make_shared<TextCollate>(tokenizer_);
     std::vector<std::int32_t> targets(static_cast<std::size_t>(length_));
     for (std::int64_t i = 0; i < info_.test_samples; ++i) {
       fetch(begin_of(Split::kTest, i) + 1, targets);
       for (const std::int32_t token : targets)
         *info_.test_bytes += static_cast<double>(tokenizer_->bytes_of(token).size());
     }
+  }
+  /// With `documents`, the token that ends them; -1: the tokenizer's.
+  void set_end(std::int32_t separator) {
+    if (!documents_) return;
+    ends_ = {separator};
+    if (separator < 0 && tokenizer_) ends_ = text_bounds({.tokenizer = tokenizer_->text()}).ends;
+    if (ends_.empty() || ends_[0] < 0)
+      fail(ExitCode::kUsage, "data", {.key = "data.documents"},
+           "is true, but no token is known that ends a text; needed: data.tokenizer with one such "
+           "as <|endoftext|>, or for text data.separator");
   }
   /// Training files need not be read: only tests are wanted, and they have their own files.
   bool train_is_left_out() const { return only_tests_ && !val_paths_.empty(); }
@@ -306,6 +262,12 @@ class Windows : public Dataset {
               });
   }
 
+  bool ends_document(std::int32_t token) const {
+    return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
+  }
+
+  bool documents_ = false;
+  std::vector<std::int32_t> ends_;  ///< of documents
   std::int64_t length_ = 1, limit_ = 0, test_limit_ = 0;
   DatasetInfo info_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -364,6 +326,7 @@ class Tokens final : public Windows {
                     own);
     section.resolve("vocab", vocab);
     set_vocab(vocab);
+    set_end(-1);
     constexpr std::int64_t kAssumed = 1'000'000'000;
     if (!Tokens::countable()) assume_tokens(kAssumed);
   }
@@ -491,6 +454,7 @@ class Text final : public Windows {
     set_vocab(this->tokenizer()->vocab());
     if (!separator.empty()) separator_ = separator_token(*this->tokenizer(), separator);
     separator_byte_ = static_cast<std::uint8_t>(separator_);
+    set_end(separator_);
   }
 
   void open() override {

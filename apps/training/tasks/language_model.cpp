@@ -46,6 +46,11 @@ class LanguageModelTask final : public Task {
                     "the model gives {}, but a score for each token of the vocabulary is needed at "
                     "each of {} places: {}",
                     shape.text(), tokens_.shape[0], Shape{tokens_.shape[0], outputs()}.text());
+    if (data().find("positions") && !model.language_model())
+      section.error("type",
+                    "the samples of the data have several documents, to which this model has no "
+                    "way to keep; needed: gpt2, llama or another language model of its kind, or "
+                    "data without `documents` and `pack`");
     if (shape[1] < outputs())
       section.error(model.language_model() ? "vocab" : "",
                     "the model has scores for {}, the data has {}; allowed: as many or more",
@@ -59,6 +64,8 @@ class LanguageModelTask final : public Task {
 
   TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
     const Variable tokens(batch["tokens"]);
+    const Tensor* const positions = batch.find("positions");
+    pass.positions = positions ? *positions : Tensor();
     LanguageModel* const text = model.language_model();
     if (!text || !loss() || !loss()->is_cross_entropy())
       return {model.forward(tokens, pass), batch["targets"]};
