@@ -59,8 +59,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
   const std::string table = folder.write("table.csv", "a,b\n1,2\n2,3\n3,5\n4,7\n5,8\n6,9\n");
   const std::string words = folder.write("words.txt", std::string(1000, 'a'));
   const std::string tokens = folder.write("train.bin", std::string(1000, '\0'));
-  const std::string tokenizer =
-      folder.write("tokenizer.json", test::tokenizer_json({}).dump());
+  const std::string tokenizer = folder.write("tokenizer.json", test::tokenizer_json({}).dump());
   const json least = json::parse(R"({"data": {"type": "synthetic"}, "model": {"type": "mlp"},
     "batch_size": 1, "steps": 1000, "loss": {"type": "cross_entropy"}, "deterministic": false})");
   std::istringstream text(describe_config());

@@ -22,8 +22,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     return Tokenizer::parse(whole.dump(), "tokenizer.json");
   }();
   return fuzz::reads_or_refuses([&] {
-    const std::vector<ChatMessage> messages =
-        parse_chat(fuzz::text(data, size), "fuzz.jsonl", 1);
+    const std::vector<ChatMessage> messages = parse_chat(fuzz::text(data, size), "fuzz.jsonl", 1);
     std::size_t answers = 0;
     for (const ChatMessage& message : messages)
       answers += message.role == ChatMessage::Role::kAssistant ? 1 : 0;

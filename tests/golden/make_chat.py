@@ -5,6 +5,7 @@ tokenizers.json. Needs transformers."""
 import json
 import os
 
+from golden import write
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -54,9 +55,7 @@ def main():
                                             return_assistant_tokens_mask=True)
             cases.append({"tokens": made["input_ids"], "answer": made["assistant_masks"]})
         forms[name] = {"division": division, "specials": SPECIALS[name], "template": TEMPLATES[name], "cases": cases}
-    with open(os.path.join(HERE, "chat.json"), "w", encoding="utf-8") as out:
-        json.dump({"conversations": CONVERSATIONS, "forms": forms}, out, separators=(",", ":"))
-        out.write("\n")
+    write("chat", {"conversations": CONVERSATIONS, "forms": forms}, separators=(",", ":"))
 
 
 if __name__ == "__main__":
