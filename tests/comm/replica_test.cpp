@@ -110,7 +110,7 @@ TEST_CASE("comm/replica: ranks of two hosts are refused by name, a late one is t
         make_shared_replica(transport, 2, make_thread_sharing("a", transport.rank() == 1), 20.0);
     const std::string why = error_text(
         ExitCode::kMemory, [&] { refused->allocate(*backend, Shape{8}, DType::kFloat32); });
-    CHECK(contains(why, "32 bytes that the 2 ranks of a replica share: rank 1: memory for"));
+    CHECK(contains(why, "8 fp32 numbers that the 2 ranks of a replica share: rank 1: memory for"));
     const auto late = make_shared_replica(transport, 2, make_thread_sharing("a", false), 0.3);
     std::vector<starling::Bucket> none;
     late->open(none);
