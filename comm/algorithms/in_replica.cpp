@@ -20,17 +20,11 @@ Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
   const std::int64_t state_first = state_place(bucket, first);
   Bucket part;
   layout.elements = elements;
-  for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
-    const BucketSlot& slot = bucket.layout->slots[k];
-    const StateExtent& extent = bucket.state_extents[k];
+  for (const BucketSlot& slot : bucket.layout->slots) {
     const std::int64_t from = std::max(slot.offset, first),
                        to = std::min(slot.offset + slot.elements, end);
     if (from >= to) continue;
     layout.slots.push_back({slot.parameter, from - first, to - from});
-    part.state_extents.push_back(
-        {extent.first + from - slot.offset - state_first,
-         extent.own ? extent.elements : layout.slots.back().decay_entries() * kDecayBlock,
-         extent.own});
   }
   part.layout = &layout;
   part.parameters = bucket.own_part(bucket.parameters);
