@@ -219,9 +219,10 @@ void put_adapter(const InitialFile& init, const std::string& digest, const Model
     fail(ExitCode::kUsage, "config", {.key = "init.adapter"},
          "{} is no adapter; needed: a run's with lora, or PEFT's folder", init.adapter);
   check_base(*adapter, init.adapter, init.file, digest);
-  std::set<std::string> trained;
+  std::map<std::string, Shape> trained;
   for (const Parameter* parameter : model.parameters()) {
-    if (parameter->trainable) trained.insert(parameter->name);
+    if (parameter->trainable)
+      trained.emplace(parameter->name, file_shape(parameter->shape, parameter->layout));
     if (parameter->in == Parameter::In::kAdapter &&
         adapter->file.tensors.count(parameter->name) == 0)
       fail(ExitCode::kUsage, "init", {.file = init.adapter},
@@ -229,11 +230,16 @@ void put_adapter(const InitialFile& init, const std::string& digest, const Model
            parameter->name);
   }
   for (auto& [name, tensor] : adapter->file.tensors) {
-    if (!trained.contains(name))
+    const auto own = trained.find(name);
+    if (own == trained.end())
       fail(ExitCode::kUsage, "init", {.file = init.adapter},
            "has the tensor {}, which this run does not train; needed: the adapter's own "
            "lora.targets and lora.train",
            name);
+    if (tensor.shape != own->second)
+      fail(ExitCode::kUsage, "init", {.file = init.adapter},
+           "tensor {} has shape {}, needed: {}; the adapter is of another base", name,
+           tensor.shape.text(), own->second.text());
     file.tensors[name] = std::move(tensor);
   }
 }
