@@ -23,6 +23,8 @@
 namespace starling {
 namespace {
 
+constexpr std::uint32_t kBlankMark = 0x2581;
+constexpr std::string_view kBlankMarkText = "\xe2\x96\x81";
 constexpr std::uint32_t kNever = std::numeric_limits<std::uint32_t>::max();
 
 /// Hash table with open addressing: rank and result of a pair of adjacent tokens.
@@ -179,6 +181,25 @@ class Bpe final : public Tokenizer {
       if (!added.special) (added.late ? late_plain_ : early_plain_).add(added);
       is_added[static_cast<std::size_t>(added.token)] = true;
     }
+    if (!parts_.characters.empty()) {
+      byte_ = parts_.fallback;
+      for (const auto& [code, token] : parts_.characters) {
+        if (code < 0x80) {
+          byte_[code] = token;
+        } else {
+          characters_.emplace(code, token);
+        }
+      }
+      if (const auto blank = characters_.find(kBlankMark); blank != characters_.end())
+        byte_[' '] = blank->second;
+    } else {
+      take_bytes(is_added, source);
+    }
+    for (const BpeParts::Division& division : parts_.divisions)
+      divisions_.push_back({Pattern(division.pattern, source), division.keeps_rest});
+  }
+
+  void take_bytes(const std::vector<bool>& is_added, const std::string& source) {
     std::vector<bool> made(parts_.tokens.size());
     for (const BpeParts::Merge& merge : parts_.merges)
       made[static_cast<std::size_t>(merge.result)] = true;
@@ -200,8 +221,6 @@ class Bpe final : public Tokenizer {
            "has no token for the byte {0:#04x} ({1}); needed: one for each of the 256 bytes", byte,
            letter_of_byte(static_cast<unsigned char>(byte)));
     }
-    for (const BpeParts::Division& division : parts_.divisions)
-      divisions_.push_back({Pattern(division.pattern, source), division.keeps_rest});
   }
 
   std::int64_t vocab() const override { return static_cast<std::int64_t>(parts_.tokens.size()); }
@@ -256,7 +275,7 @@ class Bpe final : public Tokenizer {
     each_piece(valid(text, mended), [&](Piece piece) {
       if (piece.text.size() > Division::kLong && !divisions_.empty()) {
         flush();
-        return long_piece(piece.text, loop, sink);
+        return long_piece(piece, loop, sink);
       }
       pieces.push_back(piece);
       bytes += piece.bytes();
@@ -295,15 +314,23 @@ class Bpe final : public Tokenizer {
     const Bpe& from_;
     std::unique_ptr<Scratch> scratch_;
   };
-  static std::string_view valid(std::string_view text, std::string& mended) {
-    if (is_utf8(text)) return text;
-    return mended = repaired_utf8(text);
+  std::string_view valid(std::string_view text, std::string& mended) const {
+    if (!is_utf8(text)) text = mended = repaired_utf8(text);
+    if (!parts_.composed) return text;
+    std::string room, whole;
+    if (unicode::composed(text, room).data() == text.data()) return text;
+    // Added tokens are found before, and stay as they are
+    early_.divide(
+        text, [&](std::string_view piece) { whole += unicode::composed(piece, room); },
+        [&](std::int32_t token) { whole += bytes_of(token); });
+    return mended = std::move(whole);
   }
 
   /// A part of a text that is words, or a token that was found in it.
   struct Piece {
     std::string_view text = {};
     std::int32_t token = -1;
+    bool first = false;  ///< the whole text begins with it
     std::size_t bytes() const { return std::max<std::size_t>(text.size(), 1); }
   };
   template <class Use>
@@ -314,19 +341,27 @@ class Bpe final : public Tokenizer {
   static void each_piece(std::string_view text, const Use& use, const AddedTokens& early,
                          const AddedTokens& late) {
     const auto token = [&](std::int32_t number) { use(Piece{.token = number}); };
-    const auto words = [&](std::string_view piece) { use(Piece{piece}); };
+    const auto words = [&](std::string_view piece) {
+      use(Piece{.text = piece, .first = piece.data() == text.data()});
+    };
     early.divide(
         text, [&](std::string_view piece) { late.divide(piece, words, token); }, token);
   }
   /// With the blank that words may have to begin with.
-  std::string_view begun(std::string_view text, std::string& longer) const {
-    if (!parts_.prefix_space || text.starts_with(' ')) return text;
+  std::string_view begun(const Piece& piece, std::string& longer) const {
+    using Prefix = BpeParts::Prefix;
+    const std::string_view text = piece.text;
+    const bool blank =
+        text.starts_with(' ') || (!parts_.characters.empty() && text.starts_with(kBlankMarkText));
+    if (parts_.prefix == Prefix::kNone || (blank && parts_.prefix != Prefix::kAlways) ||
+        (parts_.prefix == Prefix::kFirstUnlessBlank && !piece.first))
+      return text;
     return longer = " " + std::string(text);
   }
   void encode(const Piece& piece, Scratch& scratch, std::vector<std::int32_t>& tokens) const {
     if (piece.token >= 0) return tokens.push_back(piece.token);
     std::string longer;
-    const std::string_view text = begun(piece.text, longer);
+    const std::string_view text = begun(piece, longer);
     words(0, text, text.data() + text.size(), scratch, tokens);
   }
 
@@ -340,9 +375,9 @@ class Bpe final : public Tokenizer {
     });
   }
 
-  void long_piece(std::string_view text, const Loop& loop, const Sink& sink) const {
+  void long_piece(const Piece& piece, const Loop& loop, const Sink& sink) const {
     std::string longer;
-    text = begun(text, longer);
+    const std::string_view text = begun(piece, longer);
     divisions_[0].divide(text, loop, [&](std::span<const std::vector<Division::Word>> parts) {
       std::vector<std::vector<std::int32_t>> tokens(parts.size());
       loop(static_cast<std::int64_t>(parts.size()), [&](std::int64_t number) {
@@ -392,8 +427,20 @@ class Bpe final : public Tokenizer {
       if (const auto it = whole_.find(std::string_view(bytes, count)); it != whole_.end())
         return word.push_back(it->second);
     }
-    for (std::size_t i = 0; i < count; ++i)
-      word.push_back(byte_[static_cast<unsigned char>(bytes[i])]);
+    for (std::size_t i = 0; i < count;) {
+      const auto byte = static_cast<unsigned char>(bytes[i]);
+      std::size_t end = i + 1;
+      if (byte >= 0x80 && !parts_.characters.empty()) {
+        const Decoded decoded = decode_utf8(bytes + i);
+        end = i + decoded.bytes;
+        if (const auto it = characters_.find(decoded.code); it != characters_.end()) {
+          word.push_back(it->second);
+          i = end;
+        }
+      }
+      for (; i < end; ++i) word.push_back(byte_[static_cast<unsigned char>(bytes[i])]);
+    }
+    count = word.size();
     if (count > kShort) return merge_long(word);
     std::vector<std::uint32_t>& ranks = scratch.ranks;
     std::vector<std::int32_t>& results = scratch.results;
@@ -474,7 +521,8 @@ class Bpe final : public Tokenizer {
   AddedTokens early_, late_;
   AddedTokens early_plain_, late_plain_;  ///< those of them that are not special
   std::vector<Division> divisions_;
-  std::array<std::int32_t, 256> byte_{};
+  std::array<std::int32_t, 256> byte_{};  ///< of words of characters ASCII's, and bytes'
+  std::unordered_map<std::uint32_t, std::int32_t> characters_;
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> whole_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;

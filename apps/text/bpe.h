@@ -1,16 +1,19 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/text/tokenizer.h"
 
 namespace starling {
 
-/// What a tokenizer of byte-level BPE is made of.
+/// What a tokenizer of BPE is made of: of bytes, or of characters as SentencePiece has it, which
+/// writes a blank as U+2581, and bytes of characters that it does not know.
 struct BpeParts {
   /// Two tokens that become one; earlier ones go first.
   struct Merge {
@@ -36,7 +39,15 @@ struct BpeParts {
   bool ranked_by_result = false;
   bool whole_words = false;  ///< a word that is a token needs no merges
   std::vector<Division> divisions;
-  bool prefix_space = false;  ///< texts that do not begin with a blank get one
+  /// Which texts get a blank at their beginning: none; those that do not begin with one, between
+  /// added tokens or at the begin of the whole alone; or all.
+  enum class Prefix : std::uint8_t { kNone, kUnlessBlank, kFirstUnlessBlank, kAlways };
+  Prefix prefix = Prefix::kNone;
+  bool composed = false;  ///< texts are taken in normal form C
+  /// Tokens that single characters are, by code point, where a word is made of characters; others
+  /// are `fallback`'s, of their bytes. Empty: words are made of bytes.
+  std::vector<std::pair<std::uint32_t, std::int32_t>> characters;
+  std::array<std::int32_t, 256> fallback{};
   std::vector<Added> added;
   std::string huggingface = {};  ///< tokenizer.json that it was read from; empty: to be made
 };

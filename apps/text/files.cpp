@@ -40,9 +40,18 @@ std::string whole_file(const std::string& path) {
 
 using Numbers = std::unordered_map<std::string, std::int32_t>;
 
+/// SentencePiece's letter for a blank.
+const std::string kBlankLetter = "\xe2\x96\x81";
+
+std::string with_blanks(std::string text) {
+  for (std::size_t at = 0; (at = text.find(kBlankLetter, at)) != std::string::npos; ++at)
+    text.replace(at, kBlankLetter.size(), " ");
+  return text;
+}
+
 /// A vocabulary as JSON: an object of tokens in letters for bytes and their numbers.
 Numbers read_vocab(const json& value, BpeParts& parts, const std::string& source,
-                   const std::string& key) {
+                   const std::string& key, bool bytes = true) {
   if (!value.is_object() || value.empty())
     refuse(source, key, "is no object of tokens and their numbers; needed: one such as GPT-2's");
   Numbers numbers;
@@ -55,7 +64,7 @@ Numbers read_vocab(const json& value, BpeParts& parts, const std::string& source
     if (!parts.tokens[at].empty())
       refuse(source, key, "two tokens have the number {}; needed: one", at);
     if (token.empty()) continue;
-    parts.tokens[at] = bytes_of_letters(token);
+    parts.tokens[at] = bytes ? bytes_of_letters(token) : with_blanks(token);
     numbers.emplace(token, static_cast<std::int32_t>(at));
   }
   return numbers;
@@ -134,7 +143,7 @@ void read_division(const Part& part, BpeParts& parts, bool& letters, int depth) 
     letters = true;
     if (part.flag("add_prefix_space", true)) {
       if (!parts.divisions.empty()) part.wrong("add_prefix_space", "false after another step");
-      parts.prefix_space = true;
+      parts.prefix = BpeParts::Prefix::kUnlessBlank;
     }
     if (part.flag("use_regex", true)) parts.divisions.push_back({known_pattern("gpt2"), true});
   } else if (type == "Digits") {
@@ -254,21 +263,97 @@ void read_beside(const std::string& folder, Numbers numbers, BpeParts& parts) {
   }
 }
 
+/// What texts become before they are divided.
+void read_normalizer(const Part& part, bool characters, BpeParts& parts, bool& marks) {
+  const std::string type = part.text("type");
+  if (type == "Sequence") {
+    const json& inner = part["normalizers"];
+    if (!inner.is_array()) part.wrong("normalizers", "a list");
+    for (std::size_t k = 0; k < inner.size(); ++k)
+      read_normalizer({inner[k], part.source(), fmt::format("{}[{}]", part.key("normalizers"), k)},
+                      characters, parts, marks);
+  } else if (type == "NFC" && !characters) {
+    parts.composed = true;
+  } else if (type == "Prepend" && characters && !marks) {
+    if (part["prepend"] != kBlankLetter) part.wrong("prepend", "\"" + kBlankLetter + "\"");
+    parts.prefix = BpeParts::Prefix::kAlways;
+  } else if (type == "Replace" && characters) {
+    if (part["pattern"] != json{{"String", " "}}) part.wrong("pattern", R"({"String": " "})");
+    if (part["content"] != kBlankLetter) part.wrong("content", "\"" + kBlankLetter + "\"");
+    marks = true;
+  } else {
+    part.wrong("type", characters ? "Prepend and Replace of SentencePiece's blanks, or none"
+                                  : "NFC, or none: texts are taken as they are");
+  }
+}
+
+/// A model of characters: its single ones, its bytes, and how texts are divided into words.
+void read_characters(const Part& whole, const Numbers& numbers, bool marks, BpeParts& parts) {
+  for (const auto& [token, number] : numbers) {
+    const Decoded first = decode_utf8(token.data());
+    if (is_utf8(token) && first.bytes == token.size())
+      parts.characters.emplace_back(first.code, number);
+  }
+  for (std::size_t byte = 0; byte < parts.fallback.size(); ++byte) {
+    const std::string name = fmt::format("<0x{:02X}>", byte);
+    const auto it = numbers.find(name);
+    if (it == numbers.end())
+      refuse(whole.source(), "model.byte_fallback",
+             "is true, and the vocabulary has no {}; needed: one for each of the 256 bytes", name);
+    parts.fallback[byte] = it->second;
+    parts.tokens[static_cast<std::size_t>(it->second)] = std::string(1, static_cast<char>(byte));
+  }
+  bool each = false;  // each blank begins a word
+  if (!whole["pre_tokenizer"].is_null()) {
+    const Part pre(whole["pre_tokenizer"], whole.source(), "pre_tokenizer");
+    if (pre["type"] != "Metaspace") pre.wrong("type", "Metaspace, or none");
+    if (pre["replacement"] != kBlankLetter) pre.wrong("replacement", "\"" + kBlankLetter + "\"");
+    const json& scheme = pre["prepend_scheme"];
+    using Prefix = BpeParts::Prefix;
+    if (scheme == "first") {
+      parts.prefix = Prefix::kFirstUnlessBlank;
+    } else if (scheme == "always" || (scheme.is_null() && pre.flag("add_prefix_space", true))) {
+      parts.prefix = Prefix::kUnlessBlank;
+    } else if (!scheme.is_null() && scheme != "never") {
+      pre.wrong("prepend_scheme", "first, always or never");
+    }
+    marks = true;
+    each = pre.flag("split", true);
+  }
+  if (!marks)
+    refuse(whole.source(), "normalizer", "writes no blanks as {}; needed: Replace, or Metaspace",
+           kBlankLetter);
+  // A word begins at its blanks, unless some token goes on over them
+  const bool crosses = std::any_of(numbers.begin(), numbers.end(), [](const auto& entry) {
+    const std::size_t letter = entry.first.find_first_not_of(kBlankLetter);
+    return letter != std::string::npos &&
+           entry.first.find(kBlankLetter, letter) != std::string::npos;
+  });
+  if (each) {
+    parts.divisions.push_back(
+        {"[ " + kBlankLetter + "][^ " + kBlankLetter + "]*|[^ " + kBlankLetter + "]+", true});
+  } else if (!crosses) {
+    parts.divisions.push_back(
+        {"[ " + kBlankLetter + "]*[^ " + kBlankLetter + "]+|[ " + kBlankLetter + "]+", true});
+  }
+}
+
 BpeParts read_huggingface(const json& root, const std::string& source) {
   BpeParts parts;
   const Part whole(root, source, "");
   const Part model(whole["model"], source, "model");
   // Older files of BPE do not say the type
   if (!model["type"].is_null() && model["type"] != "BPE")
-    model.wrong("type", "BPE of bytes, such as GPT-2's and Llama 3's");
+    model.wrong("type", "BPE, such as GPT-2's and Llama's");
+  const bool characters = model.flag("byte_fallback", false);
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!model[key].is_null() && model[key] != json("")) model.wrong(key, "nothing");
   }
   if (!model["dropout"].is_null() && model["dropout"] != 0.0) model.wrong("dropout", "nothing");
-  if (model.flag("byte_fallback", false))
-    model.wrong("byte_fallback", "false: bytes by ByteLevel, not SentencePiece's");
   parts.whole_words = model.flag("ignore_merges", false);
-  const Numbers numbers = read_vocab(model["vocab"], parts, source, "model.vocab");
+  if (characters && parts.whole_words)
+    model.wrong("ignore_merges", "false beside byte_fallback true");
+  const Numbers numbers = read_vocab(model["vocab"], parts, source, "model.vocab", !characters);
   const json& merges = model["merges"];
   if (!merges.is_array()) model.wrong("merges", "a list");
   for (const json& merge : merges) {
@@ -283,12 +368,19 @@ BpeParts read_huggingface(const json& root, const std::string& source) {
              parts.merges.size(), shown(merge.dump()));
     }
   }
-  const json& normalizer = whole["normalizer"];
-  const bool nothing = normalizer.is_object() && normalizer.value("type", json()) == "Sequence" &&
-                       normalizer.value("normalizers", json()) == json::array();
-  if (!normalizer.is_null() && !nothing)
-    refuse(source, "normalizer", "is {}; needed: none, as texts are taken as they are",
-           shown(normalizer.dump()));
+  bool marks = false;
+  if (!whole["normalizer"].is_null())
+    read_normalizer({whole["normalizer"], source, "normalizer"}, characters, parts, marks);
+  if (characters) {
+    read_characters(whole, numbers, marks, parts);
+    read_added(whole["added_tokens"], parts, source);
+    for (std::size_t k = 0; k < parts.added.size(); ++k) {
+      if (parts.added[k].late)
+        refuse(source, fmt::format("added_tokens[{}].normalized", k),
+               "is true; needed: false beside byte_fallback true");
+    }
+    return parts;
+  }
   bool letters = false;
   if (whole["pre_tokenizer"].is_null())
     refuse(source, "pre_tokenizer", "is missing; needed: ByteLevel, or a Sequence that ends so");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace starling::unicode {
@@ -16,10 +17,13 @@ constexpr int kCategories = 30;
 constexpr std::string_view kCategoryNames =
     "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCoCn";
 constexpr std::uint32_t kCodePoints = 0x110000;
-extern const char* const kCategoryRuns;
+extern const char *const kCategoryRuns, *const kDecompositions, *const kCombiningClasses;
 
 /// The category of a code point, and kWhiteSpace where it has that property (PropList.txt).
 constexpr std::uint8_t kWhiteSpace = 0x20;
 std::uint8_t kind_of(std::uint32_t code);
+
+/// Normal form C (Unicode Standard Annex 15) of valid UTF-8: `room` where it differs.
+std::string_view composed(std::string_view text, std::string& room);
 
 }  // namespace starling::unicode

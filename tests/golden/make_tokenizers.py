@@ -10,12 +10,13 @@ import random
 
 import tiktoken
 import tiktoken_ext.openai_public
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LLAMA3 = (
     CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -37,13 +38,27 @@ def texts():
     words = (
         "the ranks of a run don't WE'LL he'S it'ſ you're I'd Hello naïve café Straße ŁÓDŹ ǅ ﬁ 你好 世界 日本語 "
         "한국어 العربية हिन्दी Ελληνικά Русский e\u0301 👩‍👩‍👧 🇩🇪 ½ Ⅷ ٣٤ 123 4567 $5.00 ... !!! foo_bar fooBar HTTPServer 'tis "
-        "'' <|endoftext|> <|endoftext <mask> <mask>> zebra zebras ab. \u2028 \u00a0 \ufeff \u00ad \ua7cb \U00010d4a"
+        "'' <|endoftext|> <|endoftext <mask> <mask>> zebra zebras ab. \u2028 \u00a0 \ufeff \u00ad \ua7cb \U00010d4a "
+        "\u1112\u1161\u11ab \ud558\u11ab \u212b q\u0323\u0307 q\u0307\u0323 \u0958 \u1e9b\u0323 \u0344 \u2581x \u2581"
     ).split(" ")
     blanks = [" ", "  ", "\n", "\n\n", "\r\n", "\t", " \n", "\n ", "\u00a0", "\u3000", "\x0b", "\x85", "", "\u2028"]
     result = ["", " ", "'", "\u0301", " " * 70, "A" * 90, "你" * 40, "  \n \n x", "a \n\u00a0\x0c", "'" * 9, "0" * 10]
     for _ in range(34):
         result.append("".join(draw.choice(words) + draw.choice(blanks) for _ in range(draw.randrange(2, 14))))
     return result
+
+
+def characters_of(text):
+    """BPE of characters, whose unknown ones are written as bytes."""
+    own = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    own.pre_tokenizer = pre_tokenizers.Metaspace("\u2581", "always", split=True)
+    special = ["<unk>", "<s>", "<|endoftext|>"]
+    own.train_from_iterator([text], trainers.BpeTrainer(
+        vocab_size=520, special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)], show_progress=False))
+    own.pre_tokenizer = None
+    whole = json.loads(own.to_str())
+    whole["added_tokens"] = whole["added_tokens"][:len(special)]
+    return json.dumps(whole)
 
 
 def main():
@@ -65,10 +80,22 @@ def main():
             [split("[\r\n]"), split("\\s?[A-Za-zµÀ-ÖØ-öø-ƺ]+"), split("[一-龥ࠀ-一가-퟿]+"),
              pre_tokenizers.Split("ab.", "isolated"), byte_level(use_regex=False)]),
     }
+    forms["qwen2"] = pre_tokenizers.Sequence([split(QWEN2), byte_level(use_regex=False)])
+    # As Llama 2's and Mistral's files have it
+    characters = characters_of(text)
+    mark = "\u2581"
+    of_blanks = normalizers.Sequence([normalizers.Prepend(mark), normalizers.Replace(" ", mark)])
+    forms.update(
+        llama2=None, mistral=pre_tokenizers.Metaspace(mark, "first", split=False),
+        metaspace=pre_tokenizers.Metaspace(mark, "always", split=True), bare=pre_tokenizers.Metaspace(mark, "never", split=False))
     cases = {}
     for name, form in forms.items():
-        own = Tokenizer.from_str(trained.to_str())
-        own.pre_tokenizer = form
+        base = "characters" if name in ("llama2", "mistral", "metaspace", "bare") else "tokenizer"
+        own = Tokenizer.from_str(characters if base == "characters" else trained.to_str())
+        if form:
+            own.pre_tokenizer = form
+        if name in ("llama2", "qwen2"):
+            own.normalizer = of_blanks if name == "llama2" else normalizers.NFC()
         if name == "llama3":
             own.model.ignore_merges = True
         if name == "prefix_space":
@@ -76,6 +103,8 @@ def main():
             own.add_tokens([AddedToken("zebra", normalized=True)])
         whole = json.loads(own.to_str())
         cases[name] = {
+            "base": base,
+            "normalizer": whole["normalizer"],
             "pre_tokenizer": whole["pre_tokenizer"],
             "added_tokens": whole["added_tokens"],
             "ignore_merges": whole["model"]["ignore_merges"],
@@ -103,6 +132,7 @@ def main():
         json.dump({
             "trained_on": text,
             "tokenizer": json.loads(trained.to_str()),
+            "characters": json.loads(characters),
             "texts": sample,
             "cases": cases,
             "ranks": [base64.b64encode(token).decode() for token in ranks],
