@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <optional>
+#include <regex>
 #include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -311,6 +313,40 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
   return text;
 }
 
+namespace {
+
+/// The parameters of each of optimizer.groups; numbers in names are `*`, and how many are so.
+std::string groups_text(const TrainConfig& config) {
+  const std::vector<ParameterGroup>& groups = config.optimizer.groups;
+  if (groups.empty()) return {};
+  std::string text;
+  for (std::size_t k = 0; k <= groups.size(); ++k) {
+    const std::size_t group = (k + 1) % (groups.size() + 1);  // what is in none comes last
+    std::vector<std::pair<std::string, int>> names;
+    int count = 0;
+    for (const Parameter* parameter : config.model->parameters()) {
+      if (!parameter->trainable || config.optimizer.group_of(*parameter) != group) continue;
+      const std::string name = std::regex_replace(parameter->name, std::regex("\\b[0-9]+\\b"), "*");
+      const auto known = std::find_if(names.begin(), names.end(),
+                                      [&](const auto& one) { return one.first == name; });
+      if (known == names.end())
+        names.emplace_back(name, 1);
+      else
+        ++known->second;
+      ++count;
+    }
+    text += fmt::format("  {}: {}", group == 0 ? "in no group" : groups[group - 1].name,
+                        counted(count, "parameter"));
+    for (const auto& [name, times] : names)
+      text += fmt::format("{} {}{}", &name == &names.front().first ? ":" : ",", name,
+                          times > 1 ? fmt::format(" ×{}", times) : "");
+    text += '\n';
+  }
+  return "optimizer.groups:\n" + text;
+}
+
+}  // namespace
+
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                            const ShapeTrace& trace, const std::string& network) {
   const BucketPlan plan =
@@ -342,6 +378,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   const std::int64_t frozen = config.model->frozen_count();
   out += fmt::format("parameters: {}{}\n", config.model->parameter_count(),
                      frozen > 0 ? fmt::format(", and {} that are not trained", frozen) : "");
+  out += groups_text(config);
   out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
                      size_text(largest * static_cast<double>(size_of(config.device.dtype))));
   if (const auto sent = sent_by_rank(config, site, trace))

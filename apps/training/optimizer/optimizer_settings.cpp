@@ -127,6 +127,7 @@ void read_groups(ConfigSection& optimizer, const Model& model, OptimizerSettings
     ParameterGroup group;
     const std::string match = given.required_text(
         "match", "regular expression, found anywhere in a parameter's name: bn|bias");
+    group.name = match;
     group.match = read_pattern(given, "match", match);
     given.read("lr_scale", group.lr_scale, Range::at_least(0.0), "factor on the learning rate");
     // Checkpoints of before this key have none, so the resolved config has it where it is given
@@ -188,6 +189,7 @@ void add_tables(const ConfigSection& optimizer, const Model& model, OptimizerSet
   for (const char* key : {"type", "lr", "decay", "groups", "freeze"}) keys.erase(key);
   ConfigSection section(keys, optimizer.path("groups"));
   ParameterGroup group;
+  group.name = "tables and head, not orthogonal";
   group.match = std::regex(names + ")$", std::regex::ECMAScript);
   group.rule = optimizers().make(settings.type, optimizer.path("type"), section);
   settings.groups.push_back(std::move(group));

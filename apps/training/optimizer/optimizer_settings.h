@@ -20,6 +20,7 @@ namespace starling {
 /// Parameters that are updated otherwise than the rest, by their names: an item of
 /// `optimizer.groups`. The first that matches wins.
 struct ParameterGroup {
+  std::string name;  ///< what `match` is made of; of the program's own group what it is
   std::regex match;
   double lr_scale = 1.0;
   double until_epoch = 0.0;  ///< from there on it stays as it is; 0: never

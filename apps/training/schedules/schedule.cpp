@@ -140,6 +140,22 @@ void add_all() {
         };
       });
 
+  // The base rate, then a straight line that comes to `min_lr` with the last of `decay_steps`
+  // updates (Hu et al. 2024, arXiv 2404.06395).
+  add("wsd", "the same rate after the warm-up, and in the last decay_steps a line to min_lr",
+      [](ConfigSection& config, const ScheduleInputs& run, const Warmup& warmup) {
+        const std::int64_t decay = config.required_integer(
+            "decay_steps", Range::closed(1, 1e12), "updates over which the rate falls", 1000);
+        const double min_lr =
+            config.number("min_lr", 0.0, Range::at_least(0.0), "rate of the last update");
+        return [=](std::int64_t t) {
+          const std::int64_t left = std::max<std::int64_t>(run.total_steps - 1 - t, 0);
+          const double share =
+              std::min(1.0, static_cast<double>(left) / static_cast<double>(decay));
+          return min_lr + (run.base_lr * warmup.multiplier(t) - min_lr) * share;
+        };
+      });
+
   // base·sqrt(max(W, 1) / max(t, W, 1)) (Vaswani et al. 2017, arXiv 1706.03762).
   add("inverse_sqrt", "falls with the square root of the update's number",
       [](ConfigSection&, const ScheduleInputs& run, const Warmup& warmup) {
