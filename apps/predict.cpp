@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +26,7 @@
 #include "apps/inference/generation.h"
 #include "apps/inference/inference.h"
 #include "apps/training/output/arguments.h"
+#include "core/config.h"
 #include "core/console.h"
 #include "core/csv.h"
 #include "core/error.h"
@@ -50,8 +53,11 @@ struct PredictOptions {
   std::string prompts;       ///< a file of prompts, or `-`
   std::int64_t samples = 1;  ///< texts of a prompt
   GenerateOptions generate;
+  std::string score, perplexity;  ///< files
+  std::int64_t stride = 0;
 
-  bool of_text() const { return prompt || !prompts.empty(); }
+  bool generates() const { return prompt || !prompts.empty(); }
+  bool of_text() const { return generates() || !score.empty() || !perplexity.empty(); }
 };
 
 bool named_as_picture(const fs::path& path) {
@@ -287,6 +293,125 @@ ExitCode generate_lines(InferenceModel& model, const PredictOptions& options) {
   return result;
 }
 
+/// The keys of a line that is to be scored.
+struct ScoreLine {
+  const nlohmann::json value;
+  const std::string place;
+
+  [[noreturn]] void refuse(const std::string& key, std::string_view needed) const {
+    fail(ExitCode::kUsage, "score", {.file = place, .key = key}, "is {}; needed: {}",
+         value.contains(key) ? shown(value[key].dump(), 60) : "missing", needed);
+  }
+  std::string text(const char* key, const char* fallback = nullptr) const {
+    if (!value.contains(key) && fallback) return fallback;
+    if (!value.contains(key) || !value[key].is_string()) refuse(key, "a text");
+    return value[key].get<std::string>();
+  }
+};
+
+nlohmann::ordered_json json_of(const TextScore& score) {
+  return {{"logprob", score.logprob}, {"tokens", score.tokens}, {"greedy", score.greedy}};
+}
+
+/// Which of a question's choices is the likeliest by itself, by its characters, and by its bytes.
+struct Answers {
+  static constexpr const char* kNames[] = {"acc", "acc_norm", "acc_bytes"};
+  std::array<std::size_t, 3> chosen{};
+
+  Answers(const std::vector<TextScore>& scores, const std::vector<std::string>& choices) {
+    for (std::size_t way = 0; way < chosen.size(); ++way) {
+      const auto value = [&](std::size_t k) {
+        const auto bytes = static_cast<double>(choices[k].size());
+        const auto letters =
+            static_cast<double>(std::count_if(choices[k].begin(), choices[k].end(), [](char c) {
+              return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+            }));
+        return scores[k].logprob / (way == 0 ? 1.0 : way == 1 ? letters : bytes);
+      };
+      for (std::size_t k = 1; k < scores.size(); ++k) {
+        if (value(k) > value(chosen[way])) chosen[way] = k;
+      }
+    }
+  }
+};
+
+/// A JSON object for each line of a file: the log-likelihood of a continuation, or of a question's
+/// choices, and in the end the share of questions whose likeliest choice is right.
+void score_lines(InferenceModel& model, const std::string& path) {
+  const FileText file = read_file(path);
+  if (!file.fault.empty())
+    fail(ExitCode::kUsage, "predict", {.file = shown(path), .key = "--score"}, "cannot be read: {}",
+         file.fault);
+  std::istringstream lines(file.text);
+  std::array<double, 3> right{};
+  std::int64_t number = 0, questions = 0, scored = 0;
+  for (std::string text; std::getline(lines, text);) {
+    ++number;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string place = fmt::format("{}:{}", shown(path), number);
+    const ScoreLine line{parse_json(text, place), place};
+    if (!line.value.is_object()) line.refuse("", "an object");
+    ++scored;
+    try {
+      if (!line.value.contains("query")) {
+        answer(json_of(model.score(line.text("context"), line.text("continuation"))).dump() + "\n");
+        continue;
+      }
+      const std::string query = line.text("query"), delimiter = line.text("delimiter", " ");
+      const nlohmann::json choices = line.value.value("choices", nlohmann::json()),
+                           gold = line.value.value("gold", nlohmann::json());
+      if (!choices.is_array() || choices.empty()) line.refuse("choices", "a list of texts");
+      if (!gold.is_number_unsigned() || gold >= choices.size())
+        line.refuse("gold", "the right one's place in choices, from 0 on");
+      std::vector<TextScore> scores;
+      std::vector<std::string> texts;
+      nlohmann::ordered_json told{{"choices", nlohmann::ordered_json::array()}};
+      for (const nlohmann::json& choice : choices) {
+        if (!choice.is_string() || choice == "") line.refuse("choices", "texts that are not empty");
+        texts.push_back(choice.get<std::string>());
+        scores.push_back(model.score(query, delimiter + texts.back()));
+        told["choices"].push_back(json_of(scores.back()));
+      }
+      const Answers answers(scores, texts);
+      for (std::size_t way = 0; way < right.size(); ++way) {
+        const int is_right = gold == answers.chosen[way] ? 1 : 0;
+        told[Answers::kNames[way]] = is_right;
+        right[way] += is_right;
+      }
+      ++questions;
+      answer(told.dump() + "\n");
+    } catch (const Error& fault) {
+      ErrorParts parts = fault.parts();
+      if (fault.code() != ExitCode::kUsage || !parts.where.file.empty()) throw;
+      parts.where.file = place;
+      throw Error(fault.code(), parts);
+    }
+  }
+  if (scored == 0)
+    fail(ExitCode::kUsage, "predict", {.file = shown(path), .key = "--score"},
+         "has no line; needed: JSON lines with context and continuation, or query, choices and "
+         "gold");
+  if (questions == 0) return;
+  nlohmann::ordered_json all;
+  for (std::size_t way = 0; way < right.size(); ++way)
+    all[Answers::kNames[way]] = right[way] / static_cast<double>(questions);
+  all["questions"] = questions;
+  answer(all.dump() + "\n");
+}
+
+void tell_perplexity(InferenceModel& model, const PredictOptions& options) {
+  const FileText file = read_file(options.perplexity);
+  if (!file.fault.empty())
+    fail(ExitCode::kUsage, "predict", {.file = shown(options.perplexity), .key = "--perplexity"},
+         "cannot be read: {}", file.fault);
+  const TextPerplexity found = model.perplexity(file.text, options.stride);
+  const nlohmann::ordered_json line{{"perplexity", found.perplexity},
+                                    {"loss", found.loss},
+                                    {"bits_per_byte", found.bits_per_byte},
+                                    {"tokens", found.tokens}};
+  answer(line.dump() + "\n");
+}
+
 ExitCode predict(const PredictOptions& options) {
   check_options(options.generate);
   const auto model = load_model(options.model, options.inference);
@@ -294,7 +419,12 @@ ExitCode predict(const PredictOptions& options) {
       (options.of_text() && !options.inputs.empty()))
     fail(ExitCode::kUsage, "predict", "{} is {}; give {}", options.model,
          model->is_language_model() ? "a language model" : "no language model",
-         model->is_language_model() ? "--prompt TEXT, and no files" : "files, and no --prompt");
+         model->is_language_model()
+             ? "--prompt TEXT, --score FILE or --perplexity FILE, and no files"
+             : "files, and no --prompt, --score or --perplexity");
+  if (!options.score.empty()) score_lines(*model, options.score);
+  if (!options.perplexity.empty()) tell_perplexity(*model, options);
+  if (!options.generates() && options.of_text()) return ExitCode::kOk;
   if (!options.prompts.empty()) return generate_lines(*model, options);
   if (options.prompt) {
     generate(*model, *options.prompt, options);
@@ -358,6 +488,19 @@ int run_predict(int argc, char** argv) {
                  "a file with a prompt a line, each of which it goes on with; -: standard input")
       ->excludes("--top", "--out")
       ->excludes(prompt);
+  CLI::Option* const score =
+      app.add_option("--score", options.score,
+                     "JSON lines: how likely a `continuation` is behind a `context`, or which of "
+                     "`choices` behind a `query`, of which number `gold` is right; between them "
+                     "stands `delimiter`, or a blank")
+          ->excludes("--top", "--out", "--prompt", "--prompts");
+  CLI::Option* const perplexity = app.add_option("--perplexity", options.perplexity,
+                                                 "a text: the mean log-likelihood of its tokens")
+                                      ->excludes("--top", "--out", "--prompt", "--prompts")
+                                      ->excludes(score);
+  add_number(app, "--stride", options.stride,
+             "tokens from one window over the text to the next; 0: a context", 0, 1 << 30)
+      ->needs(perplexity);
   const CLI::Option* const of_texts[] = {
       add_number(app, "--tokens", options.generate.tokens, "how many tokens it adds at most", 1,
                  1 << 30),
@@ -386,7 +529,7 @@ int run_predict(int argc, char** argv) {
            "shared library with a layer or model that is not built in");
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   for (const CLI::Option* option : of_texts) {
-    if (!option->empty() && !options.of_text())
+    if (!option->empty() && !options.generates())
       fail(ExitCode::kUsage, "arguments", "{} requires --prompt, or --prompts", option->get_name());
   }
   if (!options.of_text() && options.inputs.empty())

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/inference/plugins.h"
+#include "apps/inference/scoring.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
 #include "apps/text/tokenizer.h"
@@ -207,12 +209,7 @@ class LoadedModel final : public InferenceModel {
 
   Generated generate(std::string_view prompt, const GenerateOptions& options,
                      const EachPiece& each) override {
-    need_text();
-    if (!tokenizer_)
-      fail(ExitCode::kUsage, "generate",
-           "{}: has no metadata starling.tokenizer, so a text is no tokens for it; needed: a model "
-           "whose data.tokenizer was given when it was trained",
-           source_);
+    need_tokenizer();
     return generate(std::span<const std::int32_t>(prompt_tokens(*tokenizer_, bounds_, prompt)),
                     options, each);
   }
@@ -223,7 +220,59 @@ class LoadedModel final : public InferenceModel {
     return starling::generate(*model_, *backend_, tokenizer_.get(), bounds_, prompt, options, each);
   }
 
+  TextScore score(std::string_view context, std::string_view continuation) override {
+    need_tokenizer();
+    ScoredTokens own = tokens_to_score(*tokenizer_, bounds_, context, continuation);
+    const std::int64_t most = context_of(*model_);
+    if (own.count > most)
+      fail(ExitCode::kUsage, "score", {.key = "continuation"},
+           "has {} tokens; allowed: {}, the model's context", own.count, most);
+    if (const auto all = static_cast<std::int64_t>(own.tokens.size()); all > most + 1)
+      own.tokens.erase(own.tokens.begin(), own.tokens.end() - (most + 1));
+    return score_tokens(*model_, *backend_, own.tokens, own.count);
+  }
+
+  TextPerplexity perplexity(std::string_view text, std::int64_t stride) override {
+    need_tokenizer();
+    const std::int64_t most = context_of(*model_);
+    if (stride == 0) stride = most;
+    if (stride < 1 || stride > most)
+      fail(ExitCode::kUsage, "score", {.key = "stride"}, "is {}; allowed: 1 to {}, the context",
+           stride, most);
+    const std::vector<std::int32_t> tokens = prompt_tokens(*tokenizer_, bounds_, text);
+    const auto all = static_cast<std::int64_t>(tokens.size());
+    if (all < 2)
+      fail(ExitCode::kUsage, "score", {.key = "text"}, "has {} tokens; needed: 2 or more", all);
+    TextPerplexity result;
+    double sum = 0.0;
+    for (std::int64_t done = 1, end = std::min(most + 1, all); done < all;
+         done = end, end = std::min(end + stride, all)) {
+      const std::int64_t begin = std::max<std::int64_t>(0, end - most - 1);
+      sum += score_tokens(*model_, *backend_,
+                          std::span(tokens).subspan(static_cast<std::size_t>(begin),
+                                                    static_cast<std::size_t>(end - begin)),
+                          end - done)
+                 .logprob;
+    }
+    result.tokens = all - 1;
+    for (std::size_t i = 1; i < tokens.size(); ++i)
+      result.bytes += static_cast<std::int64_t>(tokenizer_->bytes_of(tokens[i]).size());
+    result.loss = -sum / static_cast<double>(result.tokens);
+    result.perplexity = std::exp(result.loss);
+    result.bits_per_byte = -sum / std::numbers::ln2 / static_cast<double>(result.bytes);
+    return result;
+  }
+
  private:
+  void need_tokenizer() const {
+    need_text();
+    if (tokenizer_) return;
+    fail(ExitCode::kUsage, "generate",
+         "{}: has no metadata starling.tokenizer, so a text is no tokens for it; needed: a model "
+         "whose data.tokenizer was given when it was trained",
+         source_);
+  }
+
   void need_text() const {
     if (is_language_model()) return;
     fail(ExitCode::kUsage, "generate",

@@ -54,6 +54,19 @@ struct Generated {
   double tokens_per_second = 0.0;  ///< including the prompt's pass
 };
 
+/// How likely a text is behind another.
+struct TextScore {
+  double logprob = 0.0;     ///< natural logarithm of its probability
+  std::int64_t tokens = 0;  ///< its
+  bool greedy = true;       ///< each is the likeliest at its place; of equal ones the first
+};
+/// How likely a whole text is.
+struct TextPerplexity {
+  double loss = 0.0, perplexity = 0.0;  ///< mean of -log p of a token; e to it
+  double bits_per_byte = 0.0;
+  std::int64_t tokens = 0, bytes = 0;  ///< that were counted
+};
+
 /// Called with the text while it is generated, in pieces of whole characters.
 using EachPiece = std::function<void(std::string_view piece)>;
 
@@ -105,6 +118,18 @@ class InferenceModel {
   /// The same for tokens, without adding any.
   virtual Generated generate(std::span<const std::int32_t> prompt,
                              const GenerateOptions& options = {}, const EachPiece& each = {}) = 0;
+
+  /// The log-likelihood of a continuation, as lm-evaluation-harness computes it: both texts are cut
+  /// into tokens together, blanks at the context's end go with the continuation, and nothing stands
+  /// before the context. An empty context is the token that begins texts, else the one that ends
+  /// them. Of a context that is too long the last tokens count. Error(kUsage) for a continuation of
+  /// more tokens than the model's context.
+  virtual TextScore score(std::string_view context, std::string_view continuation) = 0;
+  /// The mean log-likelihood of a text's tokens, each counted once. A token sees at most the
+  /// model's context, in windows that begin `stride` tokens apart; 0: a context apart, which is
+  /// fastest. The tokenizer's bos token stands before the text; without one the first token does
+  /// not count.
+  virtual TextPerplexity perplexity(std::string_view text, std::int64_t stride = 0) = 0;
 };
 
 /// Softmax of one sample's logits.
