@@ -306,6 +306,7 @@ int run_prepare(int argc, char** argv) {
   add_number(*shows, "--sample", show.sample, "which, counted from 1", 1, std::int64_t{1} << 40);
 
   std::string run, destination;
+  std::uint64_t most = UINT64_MAX;
   CLI::App* exported = app.add_subcommand(
       "export",
       "writes a model of text as Hugging Face's transformers load it, to DEST, or an adapter as "
@@ -315,16 +316,21 @@ int run_prepare(int argc, char** argv) {
   bool merges = false;
   exported->add_flag("--merge", merges,
                      "of a run of adapters (lora): the whole model, not PEFT's folder of them");
+  exported
+      ->add_option("--max-file-size", most,
+                   "weights are written in files of at most so many bytes, such as 5GB, and an "
+                   "index (default: one file)")
+      ->transform(CLI::AsSizeValue(true));
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   // A file over the size limit is a write error with a message, not a death
   std::signal(SIGXFSZ, SIG_IGN);
   at_stop_signal(AtStopSignal::kNote);  // whole shards stay
   if (*exported) {
-    export_to_hugging_face(run, destination, merges);
+    export_to_hugging_face(run, destination, merges, most);
     const bool whole = std::filesystem::exists(std::filesystem::path(destination) / "config.json");
     answer(fmt::format("{} has {}\n", destination,
-                       whole ? "config.json and model.safetensors"
+                       whole ? "config.json and its weights"
                              : "adapter_config.json and adapter_model.safetensors"));
     return 0;
   }

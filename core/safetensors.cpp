@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -237,22 +238,24 @@ std::string metadata_checksum(const SafetensorsFile& file) {
   return checksum(text);
 }
 
-void check_bytes(const Reader& reader, const std::string& name, const FileTensor& tensor,
+void check_bytes(const Reader& reader, const std::string& name, std::span<const std::byte> bytes,
                  const std::string& written, const char* remedy) {
-  const std::string found = checksum(tensor.bytes.data(), tensor.bytes.size());
+  const std::string found = checksum(bytes.data(), bytes.size());
   if (found == written) return;
   reader.refuse(name,
                 fmt::format("its bytes are not those that were written (checksum {}, was {}); {}",
                             found, shown(written, 16), remedy));
 }
 
-/// Checks a file by what it says of itself.
-void check_own(const Reader& reader, const SafetensorsFile& file) {
-  constexpr const char* kRemedy =
-      "the file is damaged, or a program that changed it left the metadata's entry "
-      "starling.checksums as it was, which it should drop";
+constexpr const char* kRemedy =
+    "the file is damaged, or a program that changed it left the metadata's entry "
+    "starling.checksums as it was, which it should drop";
+
+/// Checks a file by what it says of itself; the tensors' checksums, where it has some.
+std::map<std::string, std::string> check_own(const Reader& reader, const SafetensorsFile& file) {
+  std::map<std::string, std::string> sums;
   const auto entry = file.metadata.find(kChecksums);
-  if (entry == file.metadata.end()) return;
+  if (entry == file.metadata.end()) return sums;
   const json own = json::parse(entry->second, nullptr, false);
   if (!own.is_object() || !own.contains("tensors") || !own["tensors"].is_object() ||
       !own.contains("metadata")) {
@@ -264,15 +267,18 @@ void check_own(const Reader& reader, const SafetensorsFile& file) {
     if (written == own["tensors"].end() || !written->is_string()) {
       reader.refuse(name, fmt::format("its metadata have no checksum of it; {}", kRemedy));
     }
-    check_bytes(reader, name, tensor, written->get<std::string>(), kRemedy);
+    sums[name] = written->get<std::string>();
   }
   if (own["metadata"] != metadata_checksum(file))
     reader.refuse(fmt::format("__metadata__ are not those that were written; {}", kRemedy));
+  return sums;
 }
 
 SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
-                             const std::function<bool(const std::string&)>& left_out) {
-  const Reader reader(path);
+                             const std::function<bool(const std::string&)>& left_out,
+                             Reading reading) {
+  const auto shared = std::make_shared<const Reader>(path);
+  const Reader& reader = *shared;
   std::uint64_t header_size = 0;
   if (written && reader.size() != written->bytes) {
     reader.refuse(fmt::format("has {} bytes, {} were written; the file is damaged", reader.size(),
@@ -327,27 +333,38 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
   }
   left.insert(left.end(), extents.begin(), extents.end());
   check_cover(reader, std::move(left), data_size);
+  const std::map<std::string, std::string> sums =
+      written ? written->tensors : check_own(reader, file);
   // Memory is taken only now, so that no entry makes us take memory for bytes that another one
   // claims too.
   for (const Extent& extent : extents) {
-    std::vector<std::byte>& bytes = file.tensors[extent.name].bytes;
-    bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));
-    reader.read(8 + header_size + extent.begin, bytes.data(), bytes.size());
-    if (!written) continue;
-    const auto known = written->tensors.find(extent.name);
-    check_bytes(reader, extent.name, file.tensors[extent.name],
-                known == written->tensors.end() ? "" : known->second, "the file is damaged");
+    std::optional<std::string> sum;
+    if (const auto known = sums.find(extent.name); written || known != sums.end())
+      sum = known == sums.end() ? "" : known->second;
+    const auto read = [shared, extent, at = 8 + header_size + extent.begin, sum,
+                       remedy = written ? "the file is damaged" : kRemedy](
+                          std::vector<std::byte>& bytes) -> std::span<const std::byte> {
+      bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));
+      shared->read(at, bytes.data(), bytes.size());
+      if (sum) check_bytes(*shared, extent.name, bytes, *sum, remedy);
+      return bytes;
+    };
+    FileTensor& tensor = file.tensors[extent.name];
+    if (reading == Reading::kLater)
+      tensor.source = read;
+    else
+      read(tensor.bytes);
   }
-  if (!written) check_own(reader, file);
   return file;
 }
 
 }  // namespace
 
 SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written,
-                                 const std::function<bool(const std::string&)>& left_out) {
+                                 const std::function<bool(const std::string&)>& left_out,
+                                 Reading reading) {
   try {
-    return read_checked(path, written, left_out);
+    return read_checked(path, written, left_out, reading);
   } catch (const std::bad_alloc&) {
     fail(ExitCode::kMemory, "safetensors", {.file = shown(path, 200)},
          "not enough memory to read it; use a machine with more");
@@ -381,13 +398,9 @@ bool all_finite(DType dtype, std::span<const std::byte> bytes) {
   }
 }
 
-namespace {
-
-std::span<const std::byte> numbers_of(const FileTensor& tensor, std::vector<std::byte>& room) {
+std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& room) {
   return tensor.source ? tensor.source(room) : std::span<const std::byte>(tensor.bytes);
 }
-
-}  // namespace
 
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file,
                              const std::function<bool(const std::string&)>& left_out) {
@@ -435,7 +448,7 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
   std::vector<std::byte> room;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
-    const std::span<const std::byte> bytes = numbers_of(tensor, room);
+    const std::span<const std::byte> bytes = bytes_of(tensor, room);
     digest.bytes += bytes.size();
     // Piece by piece: what was read for the checksum is still in the processor's cache when it is
     // written.
@@ -460,7 +473,7 @@ std::map<std::string, std::string> checksums_of(const SafetensorsFile& file) {
   std::map<std::string, std::string> sums;
   std::vector<std::byte> room;
   for (const auto& [name, tensor] : file.tensors) {
-    const std::span<const std::byte> bytes = numbers_of(tensor, room);
+    const std::span<const std::byte> bytes = bytes_of(tensor, room);
     sums[name] = checksum(bytes.data(), bytes.size());
   }
   return sums;

@@ -19,8 +19,9 @@ struct FileTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
   std::vector<std::byte> bytes;
-  /// For writing, instead of `bytes`: returns existing memory, or generates the bytes in `room`.
-  /// Called twice, for the checksum and for the file.
+  /// Instead of `bytes`: returns existing memory, or generates the bytes in `room`; of a file that
+  /// is read later (Reading), reads them. Called twice in writing, for the checksum and for the
+  /// file.
   std::function<std::span<const std::byte>(std::vector<std::byte>& room)> source = {};
 };
 
@@ -39,13 +40,21 @@ struct FileDigest {
   std::map<std::string, std::string> tensors;
 };
 
+/// The bytes of a tensor, in `room` where it has none of its own.
+std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& room);
+
+/// When a file's tensors are read: at once, or each when bytes_of() asks for it, so that no more
+/// than one is held. Then the file stays open, and what is wrong with bytes is told there.
+enum class Reading : std::uint8_t { kNow, kLater };
+
 /// Reads a whole file. Validates everything before use (header length, offsets, overlaps, gaps,
 /// dtype × shape = bytes, nesting, duplicate names), and never allocates more than the file's size.
 /// Error(kUsage) with file, tensor and fault if it is malformed, differs from `written`, or from
 /// the checksums in its metadata (add_checksums()). Tensors for which left_out(name) is true are
 /// not read, and may have any dtype and rank.
 SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written = nullptr,
-                                 const std::function<bool(const std::string&)>& left_out = {});
+                                 const std::function<bool(const std::string&)>& left_out = {},
+                                 Reading reading = Reading::kNow);
 
 /// Whether all numbers are finite. True for dtypes other than floating point.
 bool all_finite(DType dtype, std::span<const std::byte> bytes);

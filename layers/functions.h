@@ -176,14 +176,15 @@ Variable scaled_dot_product_attention(const Variable& q, const Variable& k, cons
 Variable packed_attention(const Variable& qkv, std::int64_t heads, std::int64_t kv_heads,
                           const Tensor& mask, AttentionMask places, std::optional<double> scale,
                           double dropout, Pass& pass);
-/// Rotary position embedding: pair i of a row's D numbers is rotated by position · base^(-2i/D).
+/// Rotary position embedding: pair i of a row's D numbers is rotated by position · base^(-2i/D);
+/// `frequencies`: the base, or with it how they are scaled.
 /// Pairs are numbers i and i + D/2, or with `interleaved` 2i and 2i + 1. positions: int32,
 /// broadcast to all dimensions of x but the last: [T] for N×H×T×D, [T,1] for N×T×H×D.
-Variable rotary(const Variable& x, const Tensor& positions, double base, bool interleaved,
-                Pass& pass);
+Variable rotary(const Variable& x, const Tensor& positions, const RotaryFrequencies& frequencies,
+                bool interleaved, Pass& pass);
 /// With positions first, first + 1, … along dimension `dim` of x, which is not the last.
-Variable rotary(const Variable& x, int dim, std::int64_t first, double base, bool interleaved,
-                Pass& pass);
+Variable rotary(const Variable& x, int dim, std::int64_t first,
+                const RotaryFrequencies& frequencies, bool interleaved, Pass& pass);
 
 /// A parameter as an operand, in bf16 or fp16 its low-precision copy. Its gradient is added to the
 /// parameter's.

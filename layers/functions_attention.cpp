@@ -219,8 +219,8 @@ Variable turned(const Variable& x, const Rotary& turn, Pass& pass) {
 
 }  // namespace
 
-Variable rotary(const Variable& x, const Tensor& positions, double base, bool interleaved,
-                Pass& pass) {
+Variable rotary(const Variable& x, const Tensor& positions, const RotaryFrequencies& frequencies,
+                bool interleaved, Pass& pass) {
   const Shape &in = x.shape(), &at = positions.shape();
   if (positions.dtype() != DType::kInt32 || !is_floating(x.dtype()) || in.rank() < 1 ||
       in.back() % 2 != 0)
@@ -247,13 +247,15 @@ Variable rotary(const Variable& x, const Tensor& positions, double base, bool in
          "positions {} do not go with the rows of {}; needed: neighbouring dimensions of them, and "
          "1 for others",
          at.text(), in.text());
-  const Rotary turn{
-      .positions = positions, .base = base, .repeat = repeat, .interleaved = interleaved};
+  const Rotary turn{.positions = positions,
+                    .frequencies = frequencies,
+                    .repeat = repeat,
+                    .interleaved = interleaved};
   return turned(x, turn, pass);
 }
 
-Variable rotary(const Variable& x, int dim, std::int64_t first, double base, bool interleaved,
-                Pass& pass) {
+Variable rotary(const Variable& x, int dim, std::int64_t first,
+                const RotaryFrequencies& frequencies, bool interleaved, Pass& pass) {
   const Shape& in = x.shape();
   const int d = dimension("rotary", in, dim), last = in.rank() - 1;
   if (!is_floating(x.dtype()) || d == last || in.back() % 2 != 0)
@@ -261,7 +263,8 @@ Variable rotary(const Variable& x, int dim, std::int64_t first, double base, boo
          "x is {} {}, with positions along dimension {}; needed: floating rows of pairs, and "
          "positions along another dimension than theirs",
          name_of(x.dtype()), in.text(), d);
-  Rotary turn{.first = first, .count = in[d], .base = base, .interleaved = interleaved};
+  Rotary turn{
+      .first = first, .count = in[d], .frequencies = frequencies, .interleaved = interleaved};
   for (int behind = d + 1; behind < last; ++behind) turn.repeat *= in[behind];
   return turned(x, turn, pass);
 }

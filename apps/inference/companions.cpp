@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 6> kEnds = {"<|endoftext|>", "<|end_of_te
 json usual_id(const std::string& type, const std::string& key) {
   if (key == "pad_token_id") return nullptr;
   if (type == "gpt2") return 50256;
-  return type == "llama" ? json(key == "bos_token_id" ? 1 : 2) : json();
+  return type == "llama" || type == "mistral" ? json(key == "bos_token_id" ? 1 : 2) : json();
 }
 
 /// The part of a file that is an object; an empty one of what is none.
@@ -124,6 +124,9 @@ Companions Companions::of(const std::string& model_file) {
       config["model_type"].is_string() ? config["model_type"].get<std::string>() : "";
   for (const char* key : kIds)
     result.ids[key] = config.contains(key) ? config[key] : usual_id(type, key);
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    if (config.contains(key)) result.ids["dtype"] = config[key];
+  }
   for (const std::string_view name : kFiles) {
     const std::string path = beside(model_file, name);
     std::error_code error;

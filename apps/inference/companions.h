@@ -17,8 +17,8 @@ struct Companions {
   /// By name: tokenizer_config.json, special_tokens_map.json, generation_config.json,
   /// chat_template.jinja, as they are
   std::map<std::string, std::string> files;
-  /// Of config.json: eos_token_id, bos_token_id and pad_token_id, numbers or lists of such; null:
-  /// nothing is known of them
+  /// Of config.json: eos_token_id, bos_token_id and pad_token_id, numbers or lists of such, and
+  /// dtype, the name of the weights' type; null: nothing is known of them
   nlohmann::json ids;
 
   bool empty() const { return files.empty() && ids.is_null(); }

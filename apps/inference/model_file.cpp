@@ -36,23 +36,23 @@ void convert(const std::byte* from, std::byte* to, std::size_t count) {
   }
 }
 
-std::vector<std::byte> converted(const FileTensor& file, DType to) {
-  const auto count = static_cast<std::size_t>(file.shape.elements());
+std::vector<std::byte> converted(std::span<const std::byte> bytes, DType from, DType to) {
+  const std::size_t count = bytes.size() / size_of(from);
   std::vector<std::byte> result(count * size_of(to));
-  dispatch(file.dtype, [&](auto from_value) {
+  dispatch(from, [&](auto from_value) {
     dispatch(to, [&](auto to_value) {
-      convert<decltype(from_value), decltype(to_value)>(file.bytes.data(), result.data(), count);
+      convert<decltype(from_value), decltype(to_value)>(bytes.data(), result.data(), count);
     });
   });
   return result;
 }
 
 /// Error(kUsage) where a number is finite in the file, but not in the format that it is to have.
-void check_range(const FileTensor& file, DType to, std::span<const std::byte> bytes,
-                 const std::string& what) {
+void check_range(std::span<const std::byte> own, DType from, DType to,
+                 std::span<const std::byte> bytes, const std::string& what) {
   if (all_finite(to, bytes)) return;
   double largest = 0.0;
-  const std::vector<std::byte> wide = converted(file, DType::kFloat64);
+  const std::vector<std::byte> wide = converted(own, from, DType::kFloat64);
   for (std::size_t at = 0; at < wide.size(); at += sizeof(double)) {
     double value = 0.0;
     std::memcpy(&value, wide.data() + at, sizeof value);
@@ -105,7 +105,7 @@ void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& fi
 }
 
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
-                      const std::string& what) {
+                      const std::string& what, std::optional<DType> low) {
   const Shape wanted = file_shape(tensor.shape(), layout);
   if (file.shape != wanted) {
     fail(ExitCode::kUsage, "model file", "{} has shape {}, needed: {}", what, file.shape.text(),
@@ -115,18 +115,22 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
     fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype),
          name_of(tensor.dtype()));
   }
-  if (!all_finite(file.dtype, file.bytes)) {
+  std::vector<std::byte> room;
+  const std::span<const std::byte> own = bytes_of(file, room);
+  if (!all_finite(file.dtype, own)) {
     fail(ExitCode::kUsage, "model file",
          "{} holds numbers that are not finite: the file is of a model that diverged; use another",
          what);
   }
   std::vector<std::byte> other, memory;  // copies only where they differ from the file's bytes
-  const std::byte* bytes = file.bytes.data();
+  const std::byte* bytes = own.data();
   if (file.dtype != tensor.dtype()) {
-    other = converted(file, tensor.dtype());
-    check_range(file, tensor.dtype(), other, what);
+    other = converted(own, file.dtype, tensor.dtype());
+    check_range(own, file.dtype, tensor.dtype(), other, what);
     bytes = other.data();
   }
+  if (low && *low != tensor.dtype() && file.dtype != *low)
+    check_range(own, file.dtype, *low, converted(own, file.dtype, *low), what);
   if (layout != TensorLayout::kPlain) {
     memory.resize(tensor.bytes());
     to_memory_layout(bytes, tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
@@ -160,7 +164,11 @@ void take_names(SafetensorsFile& file, const std::string& source, const Model& m
   for (const auto& [copy, original] : names.copies) {
     const auto found = file.tensors.find(copy), of = file.tensors.find(original);
     if (own.count(copy) > 0 || found == file.tensors.end() || of == file.tensors.end()) continue;
-    if (found->second.shape != of->second.shape || found->second.bytes != of->second.bytes)
+    std::vector<std::byte> room, other;
+    const std::span<const std::byte> a = bytes_of(found->second, room),
+                                     b = bytes_of(of->second, other);
+    if (found->second.shape != of->second.shape || found->second.dtype != of->second.dtype ||
+        !std::equal(a.begin(), a.end(), b.begin(), b.end()))
       fail(ExitCode::kUsage, "model file",
            "{}: tensor {} differs from {}, and the model has one for both (model.tie is true); set "
            "model.tie to false",
@@ -175,7 +183,8 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
   const auto stored = [&](const Parameter* parameter) {
     return base || parameter->in != Parameter::In::kBase;
   };
-  const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+  const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout,
+                        DType low) {
     known.insert(prefix + name);
     const auto it = file.tensors.find(prefix + name);
     if (it == file.tensors.end()) {
@@ -211,18 +220,14 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
       fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing{}", source, prefix + name,
            suggestion(prefix + name, names));
     }
-    from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name);
+    from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name, low);
   };
   for (Parameter* parameter : model.parameters()) {
-    if (!stored(parameter)) continue;
-    load(parameter->name, parameter->value, parameter->layout);
-    if (!parameter->low) continue;
-    const FileTensor& own = file.tensors.at(prefix + parameter->name);
-    const DType low = parameter->low.dtype();
-    check_range(own, low, converted(own, low), source + ": tensor " + prefix + parameter->name);
+    if (stored(parameter))
+      load(parameter->name, parameter->value, parameter->layout, parameter->operand().dtype());
   }
   for (ModelBuffer* buffer : model.buffers())
-    load(buffer->name, buffer->value, TensorLayout::kPlain);
+    load(buffer->name, buffer->value, TensorLayout::kPlain, buffer->value.dtype());
   for (const auto& [name, tensor] : file.tensors) {
     if (name.rfind(prefix, 0) == 0 && known.count(name) == 0) {
       fail(ExitCode::kUsage, "model file", "{}: tensor {} does not belong to the model", source,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "core/safetensors.h"
@@ -17,9 +18,9 @@ void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file)
 void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file);
 using PutTensor = void (*)(const Tensor&, TensorLayout, FileTensor&);
 /// Writes a file's tensor into `tensor`, converting between floating dtypes. `what` names file and
-/// tensor for the error of a wrong shape.
+/// tensor for the error of a wrong shape. Numbers must fit `low`, too, where they are finite.
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
-                      const std::string& what);
+                      const std::string& what, std::optional<DType> low = {});
 
 /// All parameters and buffers of a model but those of a base alone (Parameter::In), names prefixed,
 /// as one of the two above puts them.

@@ -19,6 +19,7 @@
 
 #include "apps/inference/adapter.h"
 #include "apps/inference/checkpoint_file.h"
+#include "core/config.h"
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/text.h"
@@ -201,8 +202,10 @@ std::vector<std::int64_t> whole_steps(const std::string& checkpoints) {
 ModelSource find_model(const std::string& path, int tries) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path, ""};
-  const std::string file = (fs::path(path) / "model.safetensors").string();
+  const std::string file = (fs::path(path) / "model.safetensors").string(),
+                    index = (fs::path(path) / kIndexFile).string();
   const bool has_file = fs::exists(file, error);
+  if (!has_file && fs::exists(index, error)) return {index, ""};
   const fs::path peft = fs::path(path) / kPeftTensors;
   if (!has_file && fs::exists(peft, error) && fs::exists(fs::path(path) / kPeftConfig, error))
     return {peft.string(), ""};
@@ -239,11 +242,6 @@ ModelSource find_model(const std::string& path, int tries) {
   if (!fault.empty())
     fail(ExitCode::kUsage, "model file", "{}; {} has no other checkpoint that is whole", fault,
          path);
-  if (fs::exists(file + ".index.json", error))
-    fail(ExitCode::kUsage, "model file",
-         "{} has its model in several files, which model.safetensors.index.json names; needed: one "
-         "file, as save_pretrained() writes it with max_shard_size=\"1TB\"",
-         path);
   std::vector<std::string> own;
   for (const std::int64_t step : whole_steps(path)) own.push_back(fmt::format("step-{}", step));
   if (!own.empty()) {
@@ -259,6 +257,62 @@ ModelSource find_model(const std::string& path, int tries) {
       path, what_is_there(path));
 }
 
+/// A model in several files.
+SafetensorsFile read_indexed(const std::string& path,
+                             const std::function<bool(const std::string&)>& left_out,
+                             Reading reading) {
+  const auto refuse = [&](const std::string& key, const std::string& what) {
+    fail(ExitCode::kUsage, "model file", {.file = path, .key = key}, "{}", what);
+  };
+  const nlohmann::json index = read_json_file(path);
+  const nlohmann::json places =
+      index.is_object() ? index.value("weight_map", nlohmann::json()) : nlohmann::json();
+  if (!places.is_object() || places.empty())
+    refuse("weight_map", "is no object; needed: each tensor's name and its file");
+  std::map<std::string, std::string> files;  // and the first of its tensors
+  for (const auto& [tensor, file] : places.items()) {
+    if (!file.is_string() || file == "" ||
+        file.get_ref<const std::string&>().find('/') != std::string::npos)
+      refuse("weight_map." + tensor,
+             fmt::format("is {}; needed: a file beside it", shown(file.dump(), 100)));
+    files.emplace(file.get<std::string>(), tensor);
+  }
+  SafetensorsFile result;
+  std::map<std::string, std::string> found;  // which file has a tensor
+  for (const auto& [name, tensor] : files) {
+    const std::string file = (fs::path(path).parent_path() / name).string();
+    if (std::error_code error; !fs::exists(file, error))
+      refuse("weight_map." + tensor,
+             fmt::format("is {}, which is not there; needed: all files of the model", name));
+    SafetensorsFile part = read_safetensors(
+        file, nullptr,
+        [&, &name = name](const std::string& own) {
+          const auto [it, fresh] = found.emplace(own, name);
+          if (!fresh)
+            refuse("weight_map." + own, fmt::format("is {} twice, in {} and {}; needed: once",
+                                                    shown(own, 100), it->second, name));
+          const auto place = places.find(own);
+          if (place == places.end() || *place != name)
+            refuse("weight_map." + own,
+                   fmt::format("is {}, but {} has that tensor; needed: the file that has it",
+                               place == places.end() ? "missing" : place->dump(), name));
+          return left_out && left_out(own);
+        },
+        reading);
+    result.tensors.merge(part.tensors);
+    result.metadata.merge(part.metadata);
+    result.left_out.merge(part.left_out);
+  }
+  for (const auto& [tensor, file] : places.items()) {
+    if (!found.contains(tensor))
+      refuse("weight_map." + tensor,
+             fmt::format("is {}, which has no such tensor; needed: the file that has it",
+                         file.get<std::string>()));
+  }
+  result.metadata.erase(kChecksums);  // each file's own
+  return result;
+}
+
 }  // namespace
 
 ModelSource find_model(const std::string& path) {
@@ -267,9 +321,10 @@ ModelSource find_model(const std::string& path) {
 }
 
 SafetensorsFile read_model(const std::string& path,
-                           const std::function<bool(const std::string&)>& left_out) {
+                           const std::function<bool(const std::string&)>& left_out,
+                           Reading reading) {
   std::optional<Adapter> adapter = read_adapter(path);
-  if (!adapter) return read_tensors(path, left_out);
+  if (!adapter) return read_tensors(path, left_out, reading);
   SafetensorsFile file = merged(std::move(*adapter), path);
   if (left_out)
     std::erase_if(file.tensors, [&](const auto& entry) { return left_out(entry.first); });
@@ -277,7 +332,8 @@ SafetensorsFile read_model(const std::string& path,
 }
 
 SafetensorsFile read_tensors(const std::string& path,
-                             const std::function<bool(const std::string&)>& left_out) {
+                             const std::function<bool(const std::string&)>& left_out,
+                             Reading reading) {
   std::shared_ptr<const SafetensorsFile> known;
   {
     const std::lock_guard held(chosen().lock);
@@ -293,7 +349,8 @@ SafetensorsFile read_tensors(const std::string& path,
   }
   std::error_code error;
   if (fs::is_directory(path, error)) return mean_of(CheckpointFile(path), left_out);
-  SafetensorsFile file = read_safetensors(path, nullptr, left_out);
+  if (path.ends_with(".index.json")) return read_indexed(path, left_out, reading);
+  SafetensorsFile file = read_safetensors(path, nullptr, left_out, reading);
   const auto format = file.metadata.find("format");
   if (format != file.metadata.end() && format->second == kCheckpointFormat) {
     fail(ExitCode::kUsage, "model file",

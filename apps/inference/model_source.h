@@ -28,14 +28,20 @@ ModelSource find_model(const std::string& path);
 /// the model. Tensors for whose names `left_out` says true are not read. A checkpoint's are the
 /// mean of its ranks as a run's end would have written it, but for batch norm's statistics, which
 /// no training batch has gone into again. That which find_model() chose last is not read anew.
+/// A path that ends with kIndexFile is that of a model in several files, whose tensors it names;
+/// one in none, in two, or in another than it says is Error(kUsage). With Reading::kLater a file's
+/// tensors are read when they are asked for.
 SafetensorsFile read_model(const std::string& path,
-                           const std::function<bool(const std::string&)>& left_out = {});
+                           const std::function<bool(const std::string&)>& left_out = {},
+                           Reading reading = Reading::kNow);
+inline constexpr const char* kIndexFile = "model.safetensors.index.json";
 /// What it says of the model alone.
 SafetensorsFile read_model_metadata(const std::string& path);
 /// The same as read_model() without the base of an adapter (apps/inference/adapter.h), with which
 /// read_model() merges it.
 SafetensorsFile read_tensors(const std::string& path,
-                             const std::function<bool(const std::string&)>& left_out = {});
+                             const std::function<bool(const std::string&)>& left_out = {},
+                             Reading reading = Reading::kNow);
 /// The files of an adapter's folder that PEFT writes.
 inline constexpr const char *kPeftTensors = "adapter_model.safetensors",
                             *kPeftConfig = "adapter_config.json";

@@ -85,8 +85,7 @@ struct Forms {
         syllable < kLeadCount * kVowelCount * kTrailCount) {
       to += static_cast<char32_t>(kLeads + syllable / (kVowelCount * kTrailCount));
       to += static_cast<char32_t>(kVowels + syllable / kTrailCount % kVowelCount);
-      if (syllable % kTrailCount > 0)
-        to += static_cast<char32_t>(kTrails + syllable % kTrailCount);
+      if (syllable % kTrailCount > 0) to += static_cast<char32_t>(kTrails + syllable % kTrailCount);
       return;
     }
     const auto it = parts.find(code);
@@ -120,14 +119,15 @@ struct Forms {
     int last = -1;  // the class of what stands between the starter and the next
     for (const char32_t code : text) {
       const int own = class_of(code);
-      const std::uint32_t one =
-          starter != kNone && last < own ? together(text[starter], code) : 0;
+      const std::uint32_t one = starter != kNone && last < own ? together(text[starter], code) : 0;
       if (one != 0) {
         text[starter] = static_cast<char32_t>(one);
         continue;
       }
-      if (own == 0) starter = count, last = -1;
-      else last = own;
+      if (own == 0)
+        starter = count, last = -1;
+      else
+        last = own;
       text[count++] = code;
     }
     text.resize(count);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/operations/accesses.h"
+#include "core/operations/rotary_frequencies.h"
 #include "core/tensor.h"
 #include "core/view.h"
 
@@ -55,14 +56,14 @@ struct AttentionBackward : Attention {
 };
 
 /// Rotary position embedding (Su et al. 2021, arXiv 2104.09864). Rotates pair i of a row, which is
-/// elements i and i + D/2, or with `interleaved` 2i and 2i + 1, by position · base^(-2i/D); with
-/// `inverse` by the negative angle, which gives the gradient. Angles are computed in fp64. x and y
-/// are [R,D]; row r has position number (r / repeat) modulo places(). Positions are int32, or if
-/// empty first, first + 1, …, `count` of them. y may be x.
+/// elements i and i + D/2, or with `interleaved` 2i and 2i + 1, by position times its frequency;
+/// with `inverse` by the negative angle, which gives the gradient. Angles are computed in fp64. x
+/// and y are [R,D]; row r has position number (r / repeat) modulo places(). Positions are int32, or
+/// if empty first, first + 1, …, `count` of them. y may be x.
 struct Rotary {
   Tensor x, positions, y;
   std::int64_t first = 0, count = 0;
-  double base = 10000.0;
+  RotaryFrequencies frequencies = {};
   std::int64_t repeat = 1;
   bool interleaved = false, inverse = false;
   /// The number of positions.

@@ -1,16 +1,18 @@
-"""Starling's Transformers in PyTorch: GPT-2 and Llama with the names and shapes of Hugging Face's
-classes, vision transformers with torchvision's."""
+"""Starling's Transformers in PyTorch: GPT-2, Llama and its like with the names and shapes of Hugging
+Face's classes, vision transformers with torchvision's."""
 import collections
+import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 
-def attend(q, k, v, dropout=0.0):
-    """Causal softmax(q·kᵀ / √D)·v of N×T×heads×D, as N×T×(heads·D)."""
+def attend(q, k, v, dropout=0.0, window=0):
+    """Causal softmax(q·kᵀ / √D)·v of N×T×heads×D, of the last `window` keys, as N×T×(heads·D)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    sees = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril().triu(1 - window) if window else None
+    y = F.scaled_dot_product_attention(q, k, v, sees, dropout, not window, enable_gqa=q.shape[1] != k.shape[1])
     return y.transpose(1, 2).flatten(2)
 
 
@@ -26,12 +28,12 @@ class Conv1D(nn.Module):
 
 
 class Gpt2Block(nn.Module):
-    def __init__(self, layers, heads, width, dropout):
+    def __init__(self, layers, heads, width, dropout, hidden, eps):
         super().__init__()
         end, self.heads, self.drop = 0.02 / (2 * layers) ** 0.5, heads, nn.Dropout(dropout)
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.ln_1, self.ln_2 = nn.LayerNorm(width, eps), nn.LayerNorm(width, eps)
         self.attn = nn.ModuleDict({"c_attn": Conv1D(width, 3 * width), "c_proj": Conv1D(width, width, end)})
-        self.mlp = nn.ModuleDict({"c_fc": Conv1D(width, 4 * width), "c_proj": Conv1D(4 * width, width, end)})
+        self.mlp = nn.ModuleDict({"c_fc": Conv1D(width, hidden), "c_proj": Conv1D(hidden, width, end)})
 
     def forward(self, x):
         q, k, v = self.attn["c_attn"](self.ln_1(x)).unflatten(2, (3, self.heads, -1)).unbind(2)
@@ -40,12 +42,13 @@ class Gpt2Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    def __init__(self, vocab, layers=12, heads=12, width=768, context=1024, dropout=0.0, tie=True):
+    def __init__(self, vocab, layers=12, heads=12, width=768, context=1024, dropout=0.0, tie=True, hidden=None,
+                 positions=None, eps=1e-5):
         super().__init__()
         self.drop = nn.Dropout(dropout)
         self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(vocab, width), "wpe": nn.Embedding(context, width),
-            "h": nn.ModuleList(Gpt2Block(layers, heads, width, dropout) for _ in range(layers)), "ln_f": nn.LayerNorm(width)})
+            "wte": nn.Embedding(vocab, width), "wpe": nn.Embedding(positions or context, width),
+            "h": nn.ModuleList(Gpt2Block(layers, heads, width, dropout, hidden or 4 * width, eps) for _ in range(layers)), "ln_f": nn.LayerNorm(width, eps)})
         if not tie:
             self.lm_head = nn.Linear(width, vocab, bias=False)
         for table in self.transformer["wte"], self.transformer["wpe"], *([] if tie else [self.lm_head]):
@@ -60,41 +63,62 @@ class Gpt2(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    def __init__(self, heads, kv_heads, width, hidden, eps):
+    def __init__(self, heads, kv_heads, depth, width, hidden, eps, window, qkv_bias, bias, qk_norm):
         super().__init__()
-        self.depth, kv_width = width // heads, width // heads * kv_heads
-        linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
-        self.self_attn = nn.ModuleDict({"q_proj": linear(width, width), "k_proj": linear(width, kv_width),
-                                        "v_proj": linear(width, kv_width), "o_proj": linear(width, width)})
+        self.depth, self.window = depth, window
+        linear = lambda inputs, outputs, bias=False: nn.Linear(inputs, outputs, bias)
+        self.self_attn = nn.ModuleDict({"q_proj": linear(width, heads * depth, qkv_bias), "k_proj": linear(width, kv_heads * depth, qkv_bias),
+                                        "v_proj": linear(width, kv_heads * depth, qkv_bias), "o_proj": linear(heads * depth, width, bias)})
+        if qk_norm:
+            self.self_attn.update({"q_norm": nn.RMSNorm(depth, eps), "k_norm": nn.RMSNorm(depth, eps)})
         self.mlp = nn.ModuleDict({"gate_proj": linear(width, hidden), "up_proj": linear(width, hidden), "down_proj": linear(hidden, width)})
         self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(width, eps), nn.RMSNorm(width, eps)
 
     def forward(self, x, turn):
         y = self.input_layernorm(x)
         q, k, v = (self.self_attn[name](y).unflatten(2, (-1, self.depth)) for name in ("q_proj", "k_proj", "v_proj"))
-        x = x + self.self_attn["o_proj"](attend(turn(q), turn(k), v))
+        if "q_norm" in self.self_attn:
+            q, k = self.self_attn["q_norm"](q), self.self_attn["k_norm"](k)
+        x = x + self.self_attn["o_proj"](attend(turn(q), turn(k), v, window=self.window))
         y = self.post_attention_layernorm(x)
         return x + self.mlp["down_proj"](F.silu(self.mlp["gate_proj"](y)) * self.mlp["up_proj"](y))
 
 
 class Llama(nn.Module):
-    def __init__(self, vocab, layers, heads, width, kv_heads=None, hidden=None, context=2048, rope_theta=10000.0, eps=1e-5, tie=False):
+    def __init__(self, vocab, layers, heads, width, kv_heads=None, hidden=None, context=2048, rope_theta=10000.0, eps=1e-5, tie=False,
+                 head_dim=None, rope_scaling=None, window=0, window_layers=(), bias=False, qkv_bias=False, qk_norm=False):
         super().__init__()
         hidden = hidden or -(-(8 * width // 3) // 256) * 256
-        self.depth, self.theta = width // heads, rope_theta
+        self.depth, self.theta, self.scaling = head_dim or width // heads, rope_theta, rope_scaling
+        windows = [window if not window_layers or i in window_layers else 0 for i in range(layers)]
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(vocab, width),
-            "layers": nn.ModuleList(LlamaBlock(heads, kv_heads or heads, width, hidden, eps) for _ in range(layers)),
+            "layers": nn.ModuleList(LlamaBlock(heads, kv_heads or heads, self.depth, width, hidden, eps, own, qkv_bias or bias, bias, qk_norm)
+                                    for own in windows),
             "norm": nn.RMSNorm(width, eps)})
         if not tie:
             self.lm_head = nn.Linear(width, vocab, bias=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, 0, 0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def frequencies(self, device):
+        full = self.theta ** (-torch.arange(0, self.depth, 2, device=device) / self.depth)
+        if not self.scaling:
+            return full
+        slow, at = full / self.scaling["factor"], self.scaling
+        if at["type"] == "linear":
+            return slow
+        turns = at["original_context"] * full / (2 * math.pi)  # within the context that it began with
+        share = ((turns - at["low_freq_factor"]) / (at["high_freq_factor"] - at["low_freq_factor"])).clamp(0, 1)
+        return (1 - share) * slow + share * full
 
     def forward(self, tokens):
         x = self.model["embed_tokens"](tokens)
-        frequency = self.theta ** (-torch.arange(0, self.depth, 2, device=x.device) / self.depth)
+        frequency = self.frequencies(x.device)
         angle = torch.outer(torch.arange(tokens.shape[1], device=x.device), frequency)[:, None]
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
@@ -151,12 +175,18 @@ class Vit(nn.Module):
         return self.heads(self.encoder(x)[:, 0])
 
 
-def gpt2(image, classes, *, vocab=None, layers=12, heads=12, width=768, context=1024, dropout=0.0, tie=True):
-    return Gpt2(vocab or classes, layers, heads, width, context, dropout, tie)
+def gpt2(image, classes, *, vocab=None, layers=12, heads=12, width=768, context=1024, dropout=0.0, tie=True,
+         hidden=None, positions=None, eps=1e-5):
+    return Gpt2(vocab or classes, layers, heads, width, context, dropout, tie, hidden, positions, eps)
 
 
-def llama(image, classes, *, layers, heads, width, vocab=None, kv_heads=None, hidden=None, context=2048, rope_theta=10000.0, eps=1e-5, tie=False):
-    return Llama(vocab or classes, layers, heads, width, kv_heads, hidden, context, rope_theta, eps, tie)
+def llama_like(**family):
+    """Llama with options: `family` is what a type has, the rest its keys."""
+    def make(image, classes, *, layers, heads, width, vocab=None, kv_heads=None, hidden=None, context=2048, rope_theta=10000.0, eps=1e-5,
+             tie=False, head_dim=None, rope_scaling=None, window=0, window_layers=(), bias=False):
+        return Llama(vocab or classes, layers, heads, width, kv_heads, hidden, context, rope_theta, eps, tie, head_dim, rope_scaling,
+                     window, window_layers, bias, **family)
+    return make
 
 
 def vit(image, classes, *, layers, heads, width, mlp, patch_size=16, image_size=224, dropout=0.0):
@@ -169,4 +199,5 @@ def sized_vit(usual):
     return make
 
 
-ATTENTION_MODELS = {"gpt2": gpt2, "llama": llama, "vit": vit, "vit_ti_16": sized_vit(3), "vit_s_16": sized_vit(6), "vit_b_16": sized_vit(12)}
+ATTENTION_MODELS = {"gpt2": gpt2, "llama": llama_like(), "mistral": llama_like(), "qwen2": llama_like(qkv_bias=True),
+                    "qwen3": llama_like(qk_norm=True), "vit": vit, "vit_ti_16": sized_vit(3), "vit_s_16": sized_vit(6), "vit_b_16": sized_vit(12)}

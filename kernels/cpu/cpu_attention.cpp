@@ -89,7 +89,7 @@ void CpuBackend::issue(const Rotary& args) {
       for (Index i = begin * half; i < end * half; ++i) {
         const Index position = positions ? positions[i / half] : args.first + i / half;
         const math::Turn<R> turn = math::rotary_turn<R>(
-            position, math::rotary_frequency(args.base, i % half, width), args.inverse);
+            position, math::rotary_frequency(args.frequencies, i % half, width), args.inverse);
         turns.data()[2 * i] = turn.cos, turns.data()[2 * i + 1] = turn.sin;
       }
     });

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/host_device.h"
+#include "core/operations/rotary_frequencies.h"
 #include "kernels/math/activations.h"
 
 // The turns of a rotary position embedding (core/operations/attention.h).
@@ -14,8 +15,16 @@ struct Turn {
 };
 
 /// Radians that pair i of rows of `width` numbers turns by from one position to the next.
-STARLING_HD double rotary_frequency(double base, std::int64_t i, std::int64_t width) {
-  return power(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
+STARLING_HD double rotary_frequency(const RotaryFrequencies& all, std::int64_t i,
+                                    std::int64_t width) {
+  const double full = power(all.base, -2.0 * static_cast<double>(i) / static_cast<double>(width)),
+               slow = full / all.factor;
+  if (all.context == 0.0) return slow;
+  const double turns = all.context * full / 6.283185307179586;  // within the first context
+  if (turns > all.high) return full;
+  if (turns < all.low) return slow;
+  const double share = (turns - all.low) / (all.high - all.low);
+  return (1.0 - share) * slow + share * full;
 }
 template <class R>
 STARLING_HD Turn<R> rotary_turn(std::int64_t position, double frequency, bool inverse) {

@@ -19,8 +19,9 @@ namespace starling {
 namespace {
 
 struct Gpt2Plan {
-  std::int64_t layers = 12, heads = 12, width = 768, context = 1024, vocab = 50257;
-  double dropout = 0.0;
+  std::int64_t layers = 12, heads = 12, width = 768, context = 1024, vocab = 50257, hidden = 3072,
+               positions = 1024;
+  double dropout = 0.0, eps = 1e-5;
 };
 
 /// x + c_proj(attention(ln_1 x)), then that + c_proj(gelu(c_fc(ln_2 x))).
@@ -38,11 +39,11 @@ class Gpt2Block : public Layer {
       return std::make_unique<Linear>(features, Linear::Given{.weight = Init::normal(deviation),
                                                               .layout = TensorLayout::kTransposed});
     };
-    ln_1_ = &add_child("ln_1", std::make_unique<LayerNorm>(), input);
+    ln_1_ = &add_child("ln_1", std::make_unique<LayerNorm>(plan_.eps), input);
     attn_ = &add_child("attn.c_attn", conv1d(3 * width, kTransformerDeviation), input);
     attn_proj_ = &add_child("attn.c_proj", conv1d(width, end), input);
-    ln_2_ = &add_child("ln_2", std::make_unique<LayerNorm>(), input);
-    fc_ = &add_child("mlp.c_fc", conv1d(4 * width, kTransformerDeviation), input);
+    ln_2_ = &add_child("ln_2", std::make_unique<LayerNorm>(plan_.eps), input);
+    fc_ = &add_child("mlp.c_fc", conv1d(plan_.hidden, kTransformerDeviation), input);
     proj_ = &add_child("mlp.c_proj", conv1d(width, end), fc_->output_shape());
     return input;
   }
@@ -75,12 +76,12 @@ class Gpt2 : public Layer {
   Shape build(const Shape& input) override {
     const Init init = Init::normal(kTransformerDeviation);
     wte_ = &add_parameter("wte.weight", {plan_.vocab, plan_.width}, init);
-    wpe_ = &add_parameter("wpe.weight", {plan_.context, plan_.width}, init);
+    wpe_ = &add_parameter("wpe.weight", {plan_.positions, plan_.width}, init);
     const Shape hidden{input[0], plan_.width};
     for (std::int64_t i = 0; i < plan_.layers; ++i)
       blocks_.push_back(
           &add_child(fmt::format("h.{}", i), std::make_unique<Gpt2Block>(plan_), hidden));
-    ln_f_ = &add_child("ln_f", std::make_unique<LayerNorm>(), hidden);
+    ln_f_ = &add_child("ln_f", std::make_unique<LayerNorm>(plan_.eps), hidden);
     return hidden;
   }
   Variable compute(const Variable& tokens, Pass& pass) override {
@@ -113,8 +114,15 @@ void builtin::add_gpt2(ModelRegistry& registry) {
         section.read("heads", plan.heads, kSizeRange, "heads of attention; they divide the width");
         section.read("width", plan.width, kSizeRange, "numbers of a token");
         check_heads(section, plan.heads, plan.width);
+        plan.hidden = section.integer("hidden", 4 * plan.width, kSizeRange,
+                                      "features between the two products of a block's second "
+                                      "half; default: four times the width");
         section.read("context", plan.context, kSizeRange, "the most tokens of a sequence");
+        plan.positions = section.integer("positions", plan.context,
+                                         Range::closed(static_cast<double>(plan.context), 1 << 24),
+                                         "rows of the table of positions; default: context");
         plan.vocab = read_vocab(section, site, plan.vocab);
+        section.read("eps", plan.eps, Range::positive(), "added to the variance in norms");
         section.read("dropout", plan.dropout, Range::half_open(0, 1),
                      "probability of dropout in embeddings, attention weights, and at the end of "
                      "both branches of a block");

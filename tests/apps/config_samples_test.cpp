@@ -26,6 +26,10 @@ const std::map<std::string, const char*> kBeside = {
     {"vit_b_16", R"({"data": {"image_size": 224}})"},
     {"gpt2", R"({"data": {"type": "text"}})"},
     {"llama", R"({"data": {"type": "text"}})"},
+    {"mistral", R"({"data": {"type": "text"}})"},
+    {"qwen2", R"({"data": {"type": "text"}})"},
+    {"qwen3", R"({"data": {"type": "text"}})"},
+    {"pretrained", R"({"data": {"type": "text"}})"},
     {"choco", R"({"sync": {"topology": {"type": "static-ring"}}})"},
     {"decentlam", R"({"sync": {"topology": {"type": "static-ring"}}})"},
     {"momentum_tracking", R"({"optimizer": {"momentum": 0.9}})"},
@@ -60,6 +64,8 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
   const std::string words = folder.write("words.txt", std::string(1000, 'a'));
   const std::string tokens = folder.write("train.bin", std::string(1000, '\0'));
   const std::string tokenizer = folder.write("tokenizer.json", test::tokenizer_json({}).dump());
+  folder.write("config.json", R"({"model_type": "gpt2", "n_layer": 1, "n_positions": 2048})");
+  folder.write("model.safetensors", "");
   const json least = json::parse(R"({"data": {"type": "synthetic"}, "model": {"type": "mlp"},
     "batch_size": 1, "steps": 1000, "loss": {"type": "cross_entropy"}, "deterministic": false})");
   std::istringstream text(describe_config());
@@ -94,6 +100,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
                       {value, {{"type", "flatten"}}, {{"type", "linear"}, {"out_features", 10}}});
         config["model"] = {{"type", "sequential"}, {"layers", layers}};
       } else {
+        if (name == "pretrained") value["path"] = folder.path();
         config[place_of(heading)] = value;
       }
     }
@@ -107,7 +114,7 @@ TEST_CASE("apps/config: each sample of docs/config.md is read, and means what it
     ++read;
     TrainConfig made;
     CHECK_NOTHROW(made = read_train_config(config, "sample", {4, 2}, false));
-    if (heading != "# Config keys" && !heading.starts_with("# Layers")) {
+    if (heading != "# Config keys" && !heading.starts_with("# Layers") && name != "pretrained") {
       json& resolved = made.resolved[place_of(heading)];
       if (resolved.is_string()) resolved = {{"type", resolved}};
       for (const auto& [key, given] : config[place_of(heading)].items()) {

@@ -91,14 +91,26 @@ gpt2 | {"model_type": "gpt_neo"} | model_type: is "gpt_neo", the config's model.
 gpt2 | {"quantization_config": {"bits": 4}} | quantization_config: is
 gpt2 | {"reorder_and_upcast_attn": true} | reorder_and_upcast_attn: is true
 llama | {"quantization_config": {"bits": 4}} | quantization_config: is
-llama | {"rope_scaling": {"rope_type": "llama3"}} | rope_scaling.rope_type: is "llama3"
+llama | {"rope_scaling": {"rope_type": "llama3"}} | rope_scaling.factor: is null, which llama does not compute; allowed: a number above 0, which "llama3" needs
+llama | {"rope_scaling": {"type": "linear", "factor": 2.0}} | rope_scaling: is {"factor":2.0,"type":"linear"}, but model.rope_scaling is null
+llama | {"rope_scaling": {"type": "dynamic", "factor": 2.0}} | rope_scaling.type: is "dynamic", which llama does not compute; allowed: "default", "linear", "llama3"
+llama | {"attention_bias": true} | attention_bias: is true, but model.bias is false
+llama | {"mlp_bias": true} | mlp_bias: is true, which llama does not compute
+llama | {"hidden_act": "gelu"} | hidden_act: is "gelu", which llama does not compute
+llama | {"rms_norm_eps": "small"} | rms_norm_eps: is "small", which llama does not compute; allowed: a number above 0
+mistral | {"sliding_window": 8} | sliding_window: is 8, but model.window is 0
+mistral | {"sliding_window": 0} | sliding_window: is 0, which mistral does not compute; allowed: a number of tokens above 0, or null
+qwen2 | {"layer_types": ["full_attention"]} | layer_types: is ["full_attention"], which qwen2 does not compute; allowed: a list of 2 names
+qwen2 | {"layer_types": ["full_attention", "chunked_attention"]} | layer_types[1]: is "chunked_attention", which qwen2 does not compute
+qwen2 | {"layer_types": ["full_attention", "sliding_attention"]} | sliding_window: is null, which qwen2 does not compute
+qwen3 | {"head_dim": null} | head_dim: is 128, but model.head_dim is 8
 llama | {"rope_parameters": {"rope_type": "yarn"}} | rope_parameters.rope_type: is "yarn"
 llama | {"rope_parameters": {"rope_type": 5}} | rope_parameters.rope_type: is 5
 llama | {"sliding_window": 4096} | sliding_window: is 4096
 llama | {"head_dim": 16} | head_dim: is 16
 llama | {"head_dim": "8"} | head_dim: is
 llama | {"num_key_value_heads": null} | num_key_value_heads: is 4, but model.kv_heads is 2
-llama | {"rope_parameters": {"type": "linear", "factor": 2.0}} | rope_parameters.type: is "linear", which llama does not compute
+llama | {"rope_parameters": {"type": "linear", "factor": 2.0}} | rope_parameters.type: is "linear", which llama does not compute; allowed: that of rope_type beside it
 llama | {"rope_parameters": {"rope_theta": 500000.0}} | rope_parameters.rope_theta: is 500000.0, which llama does not compute; allowed: that of rope_theta beside it, 10000.0
 llama | {"rope_parameters": {"rope_theta": 500000.0}, "rope_theta": null} | rope_theta: is 500000.0, but model.rope_theta
 llama | {"rope_parameters": {"partial_rotary_factor": 0.5}} | rope_parameters.partial_rotary_factor: is 0.5
@@ -109,11 +121,13 @@ llama | {"partial_rotary_factor": 0.5} | partial_rotary_factor: is 0.5
   for (std::string row; std::getline(rows, row);) {
     if (row.empty()) continue;
     CAPTURE(row);
-    const bool is_llama = row.starts_with("llama");
     const std::size_t begin = row.find(" | ") + 3, end = row.find(" | ", begin);
-    json config = is_llama ? llama : gpt2;
+    json model = row.starts_with("gpt2") ? kGpt2 : kLlama;
+    model["type"] = row.substr(0, begin - 3);
+    json config = hugging_face_config(model);
+    // A patch's null takes a key out: what it means then is the class's default
     config.merge_patch(json::parse(row.substr(begin, end - begin)));
-    CHECK(contains(refused(config, is_llama ? kLlama : kGpt2), row.substr(end + 3)));
+    CHECK(contains(refused(config, model), row.substr(end + 3)));
   }
   CHECK(contains(refused(gpt2, kLlama), "model_type"));
   // A default embedding may say another angle's base
@@ -175,10 +189,95 @@ TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer
   export_to_hugging_face(folder.path(), folder / "bytes");
   CHECK(json::parse(test::read_text(folder / "bytes/tokenizer.json"))["model"]["vocab"].size() ==
         256);
-  const test::Folder parts;
-  parts.write("model.safetensors.index.json", "{}");
-  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { (void)find_model(parts.path()); }),
-                 "several files"));
+}
+
+TEST_CASE("hugging_face: a config.json of transformers' is a section of ours, and back") {
+  const json golden = json::parse(test::read_text("golden/transformers.json"));
+  int families = 0;
+  for (const auto& [name, given] : golden["cases"].items()) {
+    if (!given.contains("config")) continue;
+    CAPTURE(name);
+    ++families;
+    const test::Folder folder;
+    const std::string file = folder / "model.safetensors";
+    folder.write("config.json", given["config"].dump());
+    const json section = section_beside(file);
+    for (const auto& [key, value] : given["model"].items()) {
+      CAPTURE(key);
+      CHECK(section[key] == value);
+    }
+    folder.write("config.json", hugging_face_config(section).dump());
+    CHECK(section_beside(file) == section);
+  }
+  CHECK(families == 10);
+  // Older versions of transformers say the layers of a window by their first
+  const json old{{"model_type", "qwen2"},
+                 {"num_hidden_layers", 4},
+                 {"max_window_layers", 3},
+                 {"use_sliding_window", true},
+                 {"sliding_window", 9}};
+  const test::Folder folder;
+  folder.write("config.json", old.dump());
+  const json section = section_beside(folder / "model.safetensors");
+  CHECK((section["window"] == 9 && section["window_layers"] == json{3}));
+  folder.write("config.json", R"({"model_type": "mistral"})");
+  CHECK(section_beside(folder / "model.safetensors")["window"] == 4096);
+}
+
+TEST_CASE("hugging_face: a model in several files is read by its index, and each fault is named") {
+  const test::Folder folder;
+  const auto part = [&](const std::string& name, const std::vector<std::string>& tensors) {
+    SafetensorsFile file;
+    for (const std::string& tensor : tensors)
+      file.tensors[tensor] = {DType::kFloat32, Shape{2}, std::vector<std::byte>(8)};
+    file.metadata["of"] = name;
+    add_checksums(file);
+    write_safetensors(folder / name, file);
+  };
+  const auto index = [&](const json& places) {
+    folder.write("model.safetensors.index.json", json{{"weight_map", places}}.dump());
+  };
+  part("a.safetensors", {"x", "y"});
+  part("b.safetensors", {"z"});
+  const json places{{"x", "a.safetensors"}, {"y", "a.safetensors"}, {"z", "b.safetensors"}};
+  index(places);
+  const std::string path = find_model(folder.path()).path;
+  CHECK(path.ends_with("model.safetensors.index.json"));
+  CHECK(read_model(path).tensors.size() == 3);
+  CHECK(read_model(path, [](const std::string& name) { return name == "y"; }).tensors.size() == 2);
+  const auto fault = [&](json changed) {
+    json now = places;
+    now.merge_patch(changed);
+    index(now);
+    return test::error_of(ExitCode::kUsage, [&] { read_model(path, {}, Reading::kLater); });
+  };
+  CHECK(contains(fault({{"z", "c.safetensors"}}),
+                 "index.json: weight_map.z: is c.safetensors, which is not there"));
+  CHECK(contains(fault({{"w", "a.safetensors"}}),
+                 "weight_map.w: is a.safetensors, which has no such tensor"));
+  CHECK(contains(fault({{"x", "b.safetensors"}}),
+                 "weight_map.x: is \"b.safetensors\", but a.safetensors has that tensor"));
+  CHECK(contains(fault({{"y", nullptr}}), "weight_map.y: is missing, but a.safetensors has"));
+  CHECK(contains(fault({{"x", "../a.safetensors"}}), "weight_map.x: is \"../a.safetensors\""));
+  CHECK(contains(fault({{"x", 5}}), "weight_map.x: is 5; needed: a file beside it"));
+  part("b.safetensors", {"z", "x"});
+  CHECK(contains(fault(json::object()),
+                 "weight_map.x: is x twice, in a.safetensors and b.safetensors"));
+  folder.write("model.safetensors.index.json", "{}");
+  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { read_model(path); }),
+                 "weight_map: is no object"));
+  // What is read later is checked then
+  part("b.safetensors", {"z"});
+  index(places);
+  std::string bytes = test::read_text(folder / "b.safetensors");
+  bytes.back() = 1;
+  folder.write("b.safetensors", bytes);
+  const SafetensorsFile later = read_model(path, {}, Reading::kLater);
+  std::vector<std::byte> room;
+  CHECK(bytes_of(later.tensors.at("x"), room).size() == 8);
+  CHECK(contains(
+      test::error_of(ExitCode::kUsage, [&] { (void)bytes_of(later.tensors.at("z"), room); }),
+      "its bytes are not those that were written"));
 }
 
 TEST_CASE("hugging_face: what a folder has beside its weights begins and ends its texts") {

@@ -12,6 +12,7 @@
 
 #include "apps/inference/hugging_face.h"
 #include "apps/inference/inference.h"
+#include "apps/inference/model_source.h"
 #include "apps/text/tokenizer.h"
 #include "apps/training/config/plugins.h"
 #include "layers/functions.h"
@@ -239,6 +240,9 @@ TEST_CASE("language_model: what training has besides goes with it") {
 0 2 | then with other ranks | done | run.json --output other | checkpoint.every_steps=4 | steps=4
 0 1 | go on | from step 4 on 1 rank in place of 2 | run.json --output other --resume latest --elastic
 0 1 | muon | done | run.json --output muon | optimizer={"type":"muon","lr":0.01}
+0 1 | whose tables are a group | ^  tables and head, not orthogonal: 2 parameters: transformer\.wte\.weight, transformer\.wpe\.weight$ | run.json --dry-run | optimizer={"type":"muon","lr":0.01}
+0 1 | groups by name | ^  ln_\[12\]: [48] parameters: transformer\.h\.\*\.ln_1\.weight.*, transformer\.h\.\*\.ln_2\.bias | run.json --dry-run | optimizer.groups=[{"match":"ln_[12]","lr_scale":0.5}]
+0 1 | and the rest | ^  in no group: [0-9]+ parameters: transformer\.wte\.weight, | run.json --dry-run | optimizer.groups=[{"match":"ln_[12]","lr_scale":0.5}]
 0 1 | which leaves tables alone | done | run.json --output named | optimizer={"type":"muon","lr":0.01,"groups":[{"match":"^transformer.w[tp]e","orthogonal":false}]}
 same muon named
 0 1 | an early end by the loss | done | run.json --output early | early_stopping={"patience":2}
@@ -395,6 +399,54 @@ TEST_CASE("language_model: a folder of Hugging Face's in place of a run") {
   program.check("another table", 1, 0, "done", "run.json --output others",
                 {R"(init={"file":"folder","skip":["transformer.wte.weight"]})", "steps=1"});
   CHECK(read_safetensors("others/model.safetensors").metadata.count("starling.companions") == 0);
+
+  // As a model that says itself what it is
+  program.play(R"table(
+0 1 | as it is | done | run.json --output born | model={"type":"pretrained","path":"folder"} | steps=1 | optimizer.lr=0
+0 1 | of fewer tokens | done | run.json --output short | model={"type":"pretrained","path":"folder","context":8,"dropout":0.1} | data.sequence_length=8 | steps=1
+2 1 | of more | model\.context: is 99, but the model has learned 16 positions \(folder/config\.json: n_positions\) | run.json --dry-run | model={"type":"pretrained","path":"folder","context":99}
+2 1 | of other sizes | model\.layers: is given beside path, whose folder/config\.json says what the model is; leave it out | run.json --dry-run | model={"type":"pretrained","path":"folder","layers":3}
+2 1 | from nowhere | model\.path: is missing; needed: a folder | run.json --dry-run | model={"type":"pretrained"}
+2 1 | with other weights | init: names another file than model\.path | run.json --dry-run | model={"type":"pretrained","path":"folder"} | init=run
+2 1 | of a run | model\.path: is run, which has no config\.json of Hugging Face's form | run.json --dry-run | model={"type":"pretrained","path":"run"}
+)table");
+  const auto born = nlohmann::json::parse(program.read("born/config.json"));
+  CHECK(born["model"]["type"] == "gpt2");
+  CHECK(born["data"]["tokenizer"] == "folder/tokenizer.json");
+  export_to_hugging_face("born", "parts", false, 1000);
+  const SafetensorsFile parts = read_model(find_model("parts").path);
+  CHECK(parts.tensors.size() == file.tensors.size());
+  for (const auto& [name, tensor] : file.tensors)
+    CHECK(parts.tensors.at(name).bytes == tensor.bytes);
+  const auto text_of = [](const char* model) {
+    return load_model(model, {.threads = 1})->generate("fox", {.tokens = 30}).text;
+  };
+  CHECK(text_of("parts") == text_of("folder"));
+  // In a type of fewer bits it goes back as it came
+  auto config = nlohmann::json::parse(program.read("folder/config.json"));
+  config["dtype"] = "bfloat16";
+  program.write("folder/config.json", config.dump());
+  SafetensorsFile low;
+  for (const auto& [name, tensor] : file.tensors) {
+    FileTensor& own = low.tensors[name] = {DType::kBFloat16, tensor.shape, {}};
+    for (std::size_t at = 0; at < tensor.bytes.size(); at += 4)
+      own.bytes.insert(own.bytes.end(), {tensor.bytes[at + 2], tensor.bytes[at + 3]});
+  }
+  write_safetensors("folder/model.safetensors", low);
+  program.check("of bf16", 1, 0, "done", "run.json --output born16",
+                {R"(model={"type":"pretrained","path":"folder"})", "steps=1", "optimizer.lr=0"});
+  export_to_hugging_face("born16", "back");
+  const SafetensorsFile back = read_safetensors("back/model.safetensors");
+  for (const auto& [name, tensor] : low.tensors) {
+    CHECK(back.tensors.at(name).dtype == DType::kBFloat16);
+    CHECK(back.tensors.at(name).bytes == tensor.bytes);
+  }
+  auto larger = nlohmann::json::parse(tokenizer);
+  larger["added_tokens"].push_back({{"id", 256}, {"content", "<more>"}, {"special", true}});
+  program.write("folder/tokenizer.json", larger.dump());
+  program.check("more tokens than rows", 1, 2,
+                R"(folder/tokenizer\.json: vocab: has 257 tokens, and the model's table 256 rows)",
+                "run.json --dry-run", {R"(model={"type":"pretrained","path":"folder"})"});
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -203,11 +204,11 @@ Operation packed_attention(const AttentionRow& row) {
 }
 
 Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved,
-                 std::optional<Index> first) {
+                 std::optional<Index> first, bool scaled) {
   Operation op;
-  op.name = fmt::format("rotary {}x{}, {} positions{}, {} times each{}", rows, width, positions,
+  op.name = fmt::format("rotary {}x{}, {} positions{}, {} times each{}{}", rows, width, positions,
                         first ? fmt::format(" from {} on", *first) : "", repeat,
-                        interleaved ? ", interleaved" : "");
+                        interleaved ? ", interleaved" : "", scaled ? ", scaled" : "");
   op.inputs = {{rows, width}};
   op.outputs = {{rows, width}};
   op.input_roles = {Role::kActivation};
@@ -216,13 +217,15 @@ Operation rotary(Index rows, Index width, Index positions, Index repeat, bool in
     op.input_roles.push_back(Role::kIndex);
     op.bounds = {0, 3000};
   }
+  RotaryFrequencies frequencies(500.0);
+  if (scaled) frequencies.factor = 8.0, frequencies.context = 300.0;
   const auto turn = [=](const Tensors& in, const Tensor& x, const Tensor& y) {
     return Rotary{.x = x,
                   .positions = first ? Tensor() : in[1],
                   .y = y,
                   .first = first.value_or(0),
                   .count = positions,
-                  .base = 500.0,
+                  .frequencies = frequencies,
                   .repeat = repeat,
                   .interleaved = interleaved};
   };
@@ -235,8 +238,10 @@ Operation rotary(Index rows, Index width, Index positions, Index repeat, bool in
         const Index a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + width / 2;
         const Index place = r / repeat % positions;
         const double position = first ? static_cast<double>(*first + place) : in[1][at(place)];
-        const double angle = position * std::pow(500.0, -2.0 * static_cast<double>(i) /
-                                                            static_cast<double>(width)),
+        const double full =
+            std::pow(500.0, -2.0 * static_cast<double>(i) / static_cast<double>(width));
+        const double share = std::clamp((300.0 * full / 6.283185307179586 - 1.0) / 3.0, 0.0, 1.0);
+        const double angle = position * (scaled ? share * full + (1.0 - share) * full / 8.0 : full),
                      x = in[0][at(r * width + a)], y = in[0][at(r * width + b)];
         out[0][at(r * width + a)] = x * std::cos(angle) - y * std::sin(angle);
         out[0][at(r * width + b)] = y * std::cos(angle) + x * std::sin(angle);

@@ -120,6 +120,7 @@ void add_attention(std::vector<Operation>& table) {
   table.push_back(rotary(2 * 5 * 3, 6, 5, 3, true));
   table.push_back(rotary(7, 140, 7, 1, false));
   table.push_back(rotary(2 * 5 * 3, 8, 5, 3, false, 70));
+  table.push_back(rotary(9, 12, 9, 1, false, 1000, true));
 }
 
 void add_rows_of_norm_steps(std::vector<Operation>& table) {

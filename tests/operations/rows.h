@@ -95,9 +95,10 @@ Operation attention(const AttentionRow& row);
 /// Queries, keys and values in one tensor, results of all heads side by side.
 Operation packed_attention(const AttentionRow& row);
 /// Rows that lie behind each other repeat a position.
-/// `first`: positions count from there on; else they are given.
+/// `first`: positions count from there on; else they are given. `scaled`: frequencies are Llama
+/// 3.1's.
 Operation rotary(Index rows, Index width, Index positions, Index repeat, bool interleaved,
-                 std::optional<Index> first = {});
+                 std::optional<Index> first = {}, bool scaled = false);
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };

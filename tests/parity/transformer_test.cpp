@@ -141,8 +141,8 @@ void check_losses(const char* file) {
         result.push_back(std::abs(found[i] - expected[i]) / std::max(1.0, expected[i]));
       return result;
     };
-    for (const double each : distance(DType::kFloat64)) CHECK(each <= 1e-9);
-    for (const double each : distance(DType::kFloat32)) CHECK(each <= 2e-5);
+    for (const double each : distance(DType::kFloat64)) CHECK(each <= 1e-10);
+    for (const double each : distance(DType::kFloat32)) CHECK(each <= 1e-5);
     const std::vector<double> low = distance(DType::kBFloat16);
     double sum = 0.0;
     for (const double each : low) {

@@ -5,6 +5,7 @@
 #include "apps/data/augment.h"
 #include "apps/data/dataset.h"
 #include "apps/data/sampler.h"
+#include "apps/inference/hugging_face.h"
 #include "apps/training/schedules/schedule.h"
 #include "apps/training/tasks/metric.h"
 #include "comm/algorithm.h"
@@ -19,6 +20,7 @@ void register_builtins() {
   std::call_once(once, [] {
     register_builtin_layers();
     register_builtin_models();
+    add_pretrained_model(models());
     register_builtin_topologies();
     register_builtin_optimizers();
     register_builtin_schedules();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/inference/hugging_face.h"
 #include "apps/inference/plugins.h"
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/config/habits.h"
@@ -230,7 +231,7 @@ std::vector<ConfigKey> common_keys() {
 
 TrainConfig read_train_config(const nlohmann::json& given, const std::string& source,
                               const RankLayout& site, bool check_size, DataUse use) {
-  ConfigSection root(given, source, hint_of_key);
+  ConfigSection root(with_pretrained(given, source), source, hint_of_key);
   TrainConfig config;
   try {
     config = read_root(root, site, std::move(use));

@@ -144,10 +144,12 @@ void turn_matrices(const InitialFile& init, SafetensorsFile& file, Model& model)
     if (layout != TensorLayout::kTransposed || found == file.tensors.end() ||
         found->second.shape != tensor.shape())
       return;
-    std::vector<std::byte> bytes(found->second.bytes.size());
-    to_file_layout(found->second.bytes.data(), tensor.shape(), layout, size_of(found->second.dtype),
-                   bytes.data());
+    std::vector<std::byte> room;
+    const std::span<const std::byte> own = bytes_of(found->second, room);
+    std::vector<std::byte> bytes(own.size());
+    to_file_layout(own.data(), tensor.shape(), layout, size_of(found->second.dtype), bytes.data());
     found->second.bytes = std::move(bytes);
+    found->second.source = nullptr;
     found->second.shape = file_shape(tensor.shape(), layout);
   });
   if (!on_shapes_alone(model))
@@ -279,12 +281,15 @@ std::string load_initial_file(const InitialFile& init, Model& model) {
   std::set<std::string> names, of_model;
   each_tensor(model,
               [&](const std::string& name, const Tensor&, TensorLayout) { of_model.insert(name); });
-  SafetensorsFile file = read_model(init.file, [&](const std::string& name) {
-    const std::string bare = without_prefixes(name);
-    names.insert({name, bare});
-    return (holds_nothing(own, name) && of_model.count(name) == 0) || skipped(init, name) ||
-           skipped(init, bare);
-  });
+  SafetensorsFile file = read_model(
+      init.file,
+      [&](const std::string& name) {
+        const std::string bare = without_prefixes(name);
+        names.insert({name, bare});
+        return (holds_nothing(own, name) && of_model.count(name) == 0) || skipped(init, name) ||
+               skipped(init, bare);
+      },
+      Reading::kLater);
   take_prefixes(init, file, model);
   take_names(file, init.file, model);
   for (const auto& [name, tensor] : file.tensors) names.insert(name);
@@ -325,6 +330,7 @@ std::map<std::string, std::string> check_initial_tokens(const InitialFile& init,
     theirs = Tokenizer::parse(own->second, init.file);
   } else if (const std::string beside = tokenizer_beside(init.file); !beside.empty()) {
     theirs = Tokenizer::read(source = beside);
+    check_vocabulary(*theirs, source, model.output_shape().back());
   }
   if (!theirs) return result;
   const auto of_data =

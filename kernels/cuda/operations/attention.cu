@@ -458,10 +458,10 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotary_kernel(const T* x, T* y, const std::int32_t* positions, Index begin, Index count,
                   Index repeat, Index rows, Index half, bool interleaved, bool inverse,
-                  double base) {
+                  RotaryFrequencies frequencies) {
   using R = Compute<T>;
   for (Index i = threadIdx.x; i < half; i += kWarp) {
-    const double frequency = math::rotary_frequency(base, i, 2 * half);
+    const double frequency = math::rotary_frequency(frequencies, i, 2 * half);
     const Index first = interleaved ? 2 * i : i, apart = interleaved ? 1 : half;
     for (Index row = Index{blockIdx.x} * kRotaryRows + threadIdx.y; row < rows;
          row += Index{gridDim.x} * kRotaryRows) {
@@ -531,7 +531,8 @@ void CudaBackend::issue(const Rotary& args) {
             .stream = handle()},
            args.x.data<T>(), args.y.data<T>(),
            args.positions ? args.positions.data<std::int32_t>() : nullptr, args.first,
-           args.places(), args.repeat, rows, half, args.interleaved, args.inverse, args.base);
+           args.places(), args.repeat, rows, half, args.interleaved, args.inverse,
+           args.frequencies);
   });
 }
 
