@@ -50,6 +50,42 @@ stop = whole[7:10]
 out = subprocess.run([sys.argv[1], "run", "--prompt", "Der", "--temperature", "0", "--stop", "[no such]", "--stop", stop], capture_output=True, check=True).stdout
 assert out.decode() == "Der" + whole[:whole.index(stop)] + "\n", (out, whole, stop)
 PYTHON
+verify "log-likelihoods follow the chain rule, and the likeliest answer is chosen" python3 - "$predict" <<'PYTHON'
+import json, math, subprocess, sys
+def ask(*arguments, lines=None):
+    if lines is not None:
+        with open("asked.jsonl", "w") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    out = subprocess.run([sys.argv[1], "run", *arguments], capture_output=True, check=True).stdout
+    return [json.loads(line) for line in out.splitlines()]
+parts = [("Der F", "uchs"), ("Der Fuchs", " Nr."), ("Der F", "uchs Nr."), ("Der  ", "Fuchs"), ("Der", "  Fuchs"), ("Der ", "Katze")]
+first, second, both, blanks, after, other = ask("--score", "asked.jsonl", lines=[{"context": c, "continuation": t} for c, t in parts])
+assert abs(first["logprob"] + second["logprob"] - both["logprob"]) < 1e-4, (first, second, both)
+assert both["tokens"] == 8 and both["greedy"] and not other["greedy"], (both, other)
+assert blanks == after, (blanks, after)
+# of bytes: an answer of few that are likely, and one of many
+query = {"query": "Der", "choices": ["Fuchs Nr.", "F"], "gold": 0}
+answer, all = ask("--score", "asked.jsonl", lines=[query])
+likely = [c["logprob"] for c in answer["choices"]]
+assert likely[1] > likely[0] and answer["acc"] == 0, answer
+assert answer["acc_norm"] == int(likely[0] / 9 > likely[1]) == answer["acc_bytes"], answer
+assert all == {"acc": 0, "acc_norm": answer["acc_norm"], "acc_bytes": answer["acc_bytes"], "questions": 1}, all
+# a text of one window, whose first token has none before it; then windows, where each token counts once
+text = "Der Fuchs Nr. 16 grast im Wald."
+open("short.txt", "w").write(text)
+(whole,) = ask("--perplexity", "short.txt", "--stride", "32")
+(rest,) = ask("--score", "asked.jsonl", lines=[{"context": text[0], "continuation": text[1:]}])
+assert whole["tokens"] == len(text) - 1 and abs(whole["loss"] + rest["logprob"] / whole["tokens"]) < 1e-4, (whole, rest)
+assert abs(whole["perplexity"] - math.exp(whole["loss"])) < 1e-3 * whole["perplexity"], whole
+open("long.txt", "w").write(text * 3)
+(by_one,), (by_all,) = ask("--perplexity", "long.txt", "--stride", "1"), ask("--perplexity", "long.txt", "--stride", "32")
+assert by_one["tokens"] == by_all["tokens"] == 3 * len(text) - 1 and by_one["loss"] != by_all["loss"], (by_one, by_all)
+PYTHON
+printf '{"context": "Der", "continuation": " F"}\n{"query": "Der", "choices": ["a"], "gold": 1}\n' >bad.jsonl
+check "an answer that is none of the choices" 2 'bad.jsonl:2: gold: is 1; needed: the right one' "$predict" run --score bad.jsonl
+verify "the line before has its answer" grep -q '^{"logprob":' .stdout
+echo '{"context": "Der", "continuation"' >bad.jsonl
+check "a line of no JSON" 2 'bad.jsonl:1' "$predict" run --score bad.jsonl
 check "samples that would be equal" 2 "would be 3 equal texts" "$predict" run --prompt a --samples 3 --temperature 0
 check "a prompt and prompts" 2 "excludes" "$predict" run --prompt a --prompts prompts.txt
 check "prompts that are not there" 2 "none.txt: --prompts: cannot be read" "$predict" run --prompts none.txt
