@@ -2,6 +2,7 @@
 // on with a text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include "apps/inference/description.h"
 #include "apps/inference/generation.h"
 #include "apps/inference/inference.h"
+#include "apps/text/chat.h"
 #include "apps/training/output/arguments.h"
 #include "core/config.h"
 #include "core/console.h"
@@ -55,9 +57,11 @@ struct PredictOptions {
   GenerateOptions generate;
   std::string score, perplexity;  ///< files
   std::int64_t stride = 0;
+  bool chat = false;
+  std::string chat_template = "auto", system;
 
   bool generates() const { return prompt || !prompts.empty(); }
-  bool of_text() const { return generates() || !score.empty() || !perplexity.empty(); }
+  bool of_text() const { return generates() || chat || !score.empty() || !perplexity.empty(); }
 };
 
 bool named_as_picture(const fs::path& path) {
@@ -293,6 +297,25 @@ ExitCode generate_lines(InferenceModel& model, const PredictOptions& options) {
   return result;
 }
 
+/// Answers each line of standard input, with all before in mind.
+void chat(InferenceModel& model, const PredictOptions& options) {
+  std::vector<ChatMessage> messages;
+  if (!options.system.empty()) messages.push_back({ChatMessage::Role::kSystem, options.system});
+  const bool asks = isatty(STDIN_FILENO) == 1 && stdout_is_terminal();
+  for (std::string line;;) {
+    if (asks) answer("> ");
+    if (!std::getline(std::cin, line)) break;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    messages.push_back({ChatMessage::Role::kUser, line});
+    const Generated made = model.chat(messages, options.chat_template, options.generate,
+                                      [](std::string_view piece) { answer(std::string(piece)); });
+    answer("\n");
+    messages.push_back({ChatMessage::Role::kAssistant, made.text});
+  }
+  if (asks) answer("\n");
+}
+
 /// The keys of a line that is to be scored.
 struct ScoreLine {
   const nlohmann::json value;
@@ -420,8 +443,9 @@ ExitCode predict(const PredictOptions& options) {
     fail(ExitCode::kUsage, "predict", "{} is {}; give {}", options.model,
          model->is_language_model() ? "a language model" : "no language model",
          model->is_language_model()
-             ? "--prompt TEXT, --score FILE or --perplexity FILE, and no files"
-             : "files, and no --prompt, --score or --perplexity");
+             ? "--prompt TEXT, --chat, --score FILE or --perplexity FILE, and no files"
+             : "files, and no --prompt, --chat, --score or --perplexity");
+  if (options.chat) chat(*model, options);
   if (!options.score.empty()) score_lines(*model, options.score);
   if (!options.perplexity.empty()) tell_perplexity(*model, options);
   if (!options.generates() && options.of_text()) return ExitCode::kOk;
@@ -498,6 +522,21 @@ int run_predict(int argc, char** argv) {
                                                  "a text: the mean log-likelihood of its tokens")
                                       ->excludes("--top", "--out", "--prompt", "--prompts")
                                       ->excludes(score);
+  CLI::Option* const chats =
+      app.add_flag("--chat", options.chat,
+                   "of a language model: answers each line of standard input, as a conversation")
+          ->excludes("--top", "--out", "--json", "--prompt", "--prompts", "--score",
+                     "--perplexity");
+  std::vector<std::string> templates = ChatTemplate::names();
+  templates.emplace_back("auto");
+  app.add_option("--template", options.chat_template,
+                 "how a conversation is written as tokens; auto: as the model's data, or as the "
+                 "template beside it")
+      ->check(CLI::IsMember(templates))
+      ->capture_default_str()
+      ->needs(chats);
+  app.add_option("--system", options.system, "a system's message before the conversation")
+      ->needs(chats);
   add_number(app, "--stride", options.stride,
              "tokens from one window over the text to the next; 0: a context", 0, 1 << 30)
       ->needs(perplexity);
@@ -529,12 +568,15 @@ int run_predict(int argc, char** argv) {
            "shared library with a layer or model that is not built in");
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   for (const CLI::Option* option : of_texts) {
-    if (!option->empty() && !options.generates())
-      fail(ExitCode::kUsage, "arguments", "{} requires --prompt, or --prompts", option->get_name());
+    if (!option->empty() && !options.generates() && !options.chat)
+      fail(ExitCode::kUsage, "arguments", "{} requires --prompt, --prompts or --chat",
+           option->get_name());
   }
   if (!options.of_text() && options.inputs.empty())
     fail(ExitCode::kUsage, "predict",
          "nothing is given for the model; needed: pictures, a table, or --prompt TEXT");
+  if (options.samples > 1 && options.chat)
+    fail(ExitCode::kUsage, "arguments", "--samples excludes --chat, which goes on with one answer");
   if (options.samples > 1 && options.generate.temperature == 0.0)
     fail(ExitCode::kUsage, "arguments",
          "--samples {} with --temperature 0 would be {} equal texts; give a temperature above 0",

@@ -1,5 +1,7 @@
 #include "apps/inference/companions.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -10,6 +12,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -160,6 +163,38 @@ TextBounds text_bounds(const ModelDescription& description) {
     break;
   }
   return bounds;
+}
+
+ChatSource chat_source_of(const ModelDescription& description, const std::string& source) {
+  return description.companions.empty()
+             ? ChatSource()
+             : ChatSource::of(Companions::parse(description.companions, source).files);
+}
+
+ChatTemplate chat_template(const std::string& name,
+                           const std::shared_ptr<const Tokenizer>& tokenizer,
+                           const ChatSource& source, const std::string& place,
+                           const std::string& key, std::string& note) {
+  std::string chosen = name;
+  if (name == "auto") {
+    chosen = source.name();
+    if (chosen.empty())
+      fail(ExitCode::kUsage, "data", {.key = key},
+           "is auto, but {}; give chatml, llama3 or plain: the one that the model is to be asked "
+           "in",
+           source.jinja.empty()
+               ? fmt::format("{} has no chat template beside it", shown(place, 200))
+               : fmt::format("the chat template beside {} is neither chatml nor llama3",
+                             shown(place, 200)));
+  }
+  if (const std::string more = source.additions(); !source.jinja.empty() && !more.empty())
+    note = fmt::format("the tokenizer's own template may add {}; nothing is added here", more);
+  std::string eos = source.eos;
+  if (const std::string text = tokenizer->text(); eos.empty() && chosen == "plain") {
+    const TextBounds bounds = text_bounds({.tokenizer = text});
+    if (!bounds.ends.empty()) eos = special_token(text, bounds.ends[0]);
+  }
+  return {std::move(chosen), tokenizer, eos, key};
 }
 
 }  // namespace starling

@@ -2,10 +2,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "apps/text/chat.h"
 
 namespace starling {
 
@@ -44,6 +47,15 @@ struct TextBounds {
 /// the tokenizer's special token of such a name: <|endoftext|>, <|end_of_text|>, </s>, <eos>,
 /// <|eos|>, [EOS].
 TextBounds text_bounds(const ModelDescription& description);
+
+/// What a model's folder says of conversations; `source`: the model, for errors.
+ChatSource chat_source_of(const ModelDescription& description, const std::string& source);
+/// A template by name, or of `auto` that which `source`, found at `place`, has. `note`: a line on
+/// what that would add; empty: nothing. Error(kUsage) with `key`.
+ChatTemplate chat_template(const std::string& name,
+                           const std::shared_ptr<const Tokenizer>& tokenizer,
+                           const ChatSource& source, const std::string& place,
+                           const std::string& key, std::string& note);
 
 /// What a special token of a tokenizer (Tokenizer::text()) is written as; empty: it has none such.
 std::string special_token(const std::string& tokenizer, std::int32_t token);

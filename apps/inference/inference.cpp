@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "apps/inference/description.h"
@@ -17,6 +18,7 @@
 #include "apps/inference/scoring.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
+#include "apps/text/chat.h"
 #include "apps/text/tokenizer.h"
 #include "core/autograd.h"
 #include "core/error.h"
@@ -83,6 +85,8 @@ class LoadedModel final : public InferenceModel {
     model_ = described_model(description_, config, source_);
     is_text_ = model_->language_model() || says(config, "/task/type", "language_model");
     bounds_ = text_bounds(description_);
+    if (says(config, "/data/type", "chat")) chat_data_ = config["data"].value("template", "");
+    if (chat_data_ == "auto") chat_data_.clear();  // as beside the model
     views_ = described_views(config, source_);
     if (is_language_model() && !description_.tokenizer.empty()) {
       tokenizer_ = Tokenizer::parse(description_.tokenizer, source_ + ": starling.tokenizer");
@@ -220,6 +224,23 @@ class LoadedModel final : public InferenceModel {
     return starling::generate(*model_, *backend_, tokenizer_.get(), bounds_, prompt, options, each);
   }
 
+  Generated chat(std::span<const ChatMessage> messages, const std::string& name,
+                 const GenerateOptions& options, const EachPiece& each) override {
+    need_tokenizer();
+    if (!chat_ || chat_->name() != name) {
+      const bool trained = name == "auto" && !chat_data_.empty();
+      std::string note;
+      chat_.emplace(chat_template(trained ? chat_data_ : name, tokenizer_,
+                                  chat_source_of(description_, source_), source_, "--template",
+                                  note));
+      if (!note.empty()) log::info("{}", note);
+    }
+    TextBounds bounds = bounds_;
+    bounds.ends.push_back(chat_->end());
+    return starling::generate(*model_, *backend_, tokenizer_.get(), bounds, chat_->ask(messages),
+                              options, each);
+  }
+
   TextScore score(std::string_view context, std::string_view continuation) override {
     need_tokenizer();
     ScoredTokens own = tokens_to_score(*tokenizer_, bounds_, context, continuation);
@@ -308,7 +329,9 @@ class LoadedModel final : public InferenceModel {
   std::vector<TestView> views_;
   std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
   bool is_text_ = false;
-  TextBounds bounds_;              ///< of texts
+  TextBounds bounds_;      ///< of texts
+  std::string chat_data_;  ///< the template of conversations that it was trained on
+  std::optional<ChatTemplate> chat_;
   bool separate_outputs_ = false;  ///< the loss treats outputs as independent binary decisions
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };

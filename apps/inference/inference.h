@@ -23,6 +23,8 @@
 
 namespace starling {
 
+struct ChatMessage;
+
 struct InferenceOptions {
   int threads = 0;                 ///< CPU threads; 0: all cores that this process may use
   std::string device = "cpu";      ///< cpu, or cuda: the first GPU
@@ -118,6 +120,13 @@ class InferenceModel {
   /// The same for tokens, without adding any.
   virtual Generated generate(std::span<const std::int32_t> prompt,
                              const GenerateOptions& options = {}, const EachPiece& each = {}) = 0;
+
+  /// The assistant's next message of a conversation, written as a chat template (apps/text/chat.h)
+  /// has it, at whose marker it ends. `chat_template`: its name; auto: that of the data that the
+  /// model was trained on, or the one beside the model. Error(kUsage) where neither is known, or
+  /// the tokenizer lacks a marker.
+  virtual Generated chat(std::span<const ChatMessage> messages, const std::string& chat_template,
+                         const GenerateOptions& options = {}, const EachPiece& each = {}) = 0;
 
   /// The log-likelihood of a continuation, as lm-evaluation-harness computes it: both texts are cut
   /// into tokens together, blanks at the context's end go with the continuation, and nothing stands

@@ -225,9 +225,23 @@ ChatTemplate::ChatTemplate(std::string name, std::shared_ptr<const Tokenizer> to
 }
 
 ChatTokens ChatTemplate::encode(std::span<const ChatMessage> messages) const {
+  return write(messages, false);
+}
+
+std::vector<std::int32_t> ChatTemplate::ask(std::span<const ChatMessage> messages) const {
+  return write(messages, true).tokens;
+}
+
+ChatTokens ChatTemplate::write(std::span<const ChatMessage> messages, bool asks) const {
   ChatTokens result;
   Writer writer(*tokenizer_, result);
   writer.marker(begin_, false);
+  const auto header = [&](Role role) {
+    writer.marker(start_, false);
+    writer.text(name_of(role), false);
+    if (name_ == "llama3") writer.marker(header_end_, false);
+    writer.text(name_ == "llama3" ? "\n\n" : "\n", false);
+  };
   for (const ChatMessage& message : messages) {
     const bool answer = message.role == Role::kAssistant;
     if (name_ == "plain") {
@@ -235,19 +249,12 @@ ChatTokens ChatTemplate::encode(std::span<const ChatMessage> messages) const {
       if (answer) writer.marker(end_, true);
       continue;
     }
-    writer.marker(start_, false);
-    writer.text(name_of(message.role), false);
-    if (name_ == "chatml") {
-      writer.text("\n", false);
-      writer.text(message.content, answer);
-    } else {
-      writer.marker(header_end_, false);
-      writer.text("\n\n", false);
-      writer.text(stripped(message.content), answer);
-    }
+    header(message.role);
+    writer.text(name_ == "llama3" ? stripped(message.content) : message.content, answer);
     writer.marker(end_, answer);
     if (name_ == "chatml") writer.text("\n", false);
   }
+  if (asks && name_ != "plain") header(Role::kAssistant);
   writer.flush();
   return result;
 }

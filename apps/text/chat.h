@@ -65,8 +65,14 @@ class ChatTemplate {
                const std::string& key);
   const std::string& name() const { return name_; }
   ChatTokens encode(std::span<const ChatMessage> messages) const;
+  /// The same, up to where an assistant's next content begins.
+  std::vector<std::int32_t> ask(std::span<const ChatMessage> messages) const;
+  /// The marker behind an assistant's content.
+  std::int32_t end() const { return end_; }
 
  private:
+  ChatTokens write(std::span<const ChatMessage> messages, bool asks) const;
+
   std::string name_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   /// Markers before a role, behind it, behind a content and before all; -1: none

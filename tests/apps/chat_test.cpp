@@ -82,6 +82,26 @@ TEST_CASE("apps/chat: tokens and answers are those of transformers' apply_chat_t
   }
 }
 
+TEST_CASE("apps/chat: a question's tokens are those of the conversation up to the answer") {
+  const std::string begin = "<|begin_of_text|>", start = "<|start_header_id|>",
+                    header = "<|end_header_id|>", eot = "<|eot_id|>";
+  const auto tokenizer = tokenizer_with({begin, start, header, eot, "<|im_start|>", "<|im_end|>"});
+  const std::vector<ChatMessage> asked{{ChatMessage::Role::kSystem, "Short."},
+                                       {ChatMessage::Role::kUser, "Hi"}};
+  std::vector<ChatMessage> all = asked;
+  all.push_back({ChatMessage::Role::kAssistant, "Hello."});
+  for (const std::string& name : ChatTemplate::names()) {
+    CAPTURE(name);
+    const ChatTemplate chat(name, tokenizer, eot, "");
+    const ChatTokens whole = chat.encode(all);
+    const auto first = std::ranges::find(whole.answer, true) - whole.answer.begin();
+    const auto last =
+        whole.answer.rend() - std::find(whole.answer.rbegin(), whole.answer.rend(), true) - 1;
+    CHECK(chat.ask(asked) == Numbers(whole.tokens.begin(), whole.tokens.begin() + first));
+    CHECK(chat.end() == whole.tokens[static_cast<std::size_t>(last)]);
+  }
+}
+
 TEST_CASE("apps/chat: markers in contents are text, and a token of header and content is none") {
   const auto tokenizer = tokenizer_with({"<|im_start|>", "<|im_end|>", "<|end|>"});
   const ChatTemplate chat("chatml", tokenizer, "", "");

@@ -21,6 +21,8 @@
 #include "apps/data/tokens/text_collate.h"
 #include "apps/data/tokens/texts.h"
 #include "apps/data/workers.h"
+#include "apps/inference/companions.h"
+#include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
 #include "apps/inference/model_source.h"
 #include "core/checksum.h"
@@ -114,13 +116,14 @@ class Chat final : public Dataset {
   void use_test_share(const TestShare& share) override { given_share_ = share; }
   void use_model(const SafetensorsFile& file, const std::string& source) override {
     const auto theirs = tokenizer_of_model(file, source, tokenizer_.get());
-    if (theirs && !tokenizer_) use_tokenizer(theirs, chat_source_of(file, source), source);
+    if (theirs && !tokenizer_)
+      use_tokenizer(theirs, chat_source_of(description_of(file, source), source), source);
   }
   void use_initial_model(const std::string& file, bool) override {
     if (tokenizer_) return;
     const SafetensorsFile metadata = read_model_metadata(file);
     if (const auto theirs = tokenizer_of_model(metadata, file, nullptr))
-      return use_tokenizer(theirs, chat_source_of(metadata, file), file);
+      return use_tokenizer(theirs, chat_source_of(description_of(metadata, file), file), file);
     if (const std::string beside = tokenizer_beside(file); !beside.empty())
       use_tokenizer(Tokenizer::read(beside), chat_source_beside(beside), beside);
   }
@@ -206,7 +209,7 @@ class Chat final : public Dataset {
   void use_tokenizer(std::shared_ptr<const Tokenizer> tokenizer, const ChatSource& source,
                      const std::string& place) {
     tokenizer_ = std::move(tokenizer);
-    chat_.emplace(chat_template(template_, tokenizer_, source, place, note_));
+    chat_.emplace(chat_template(template_, tokenizer_, source, place, "data.template", note_));
     set_vocab(tokenizer_->vocab());
     info_.collated_by = std::make_shared<TextCollate>(tokenizer_);
   }

@@ -56,36 +56,4 @@ ChatSource chat_source_beside(const std::string& tokenizer_file) {
   return ChatSource::of(files);
 }
 
-ChatSource chat_source_of(const SafetensorsFile& model, const std::string& source) {
-  const std::string companions = description_of(model, source).companions;
-  return companions.empty() ? ChatSource()
-                            : ChatSource::of(Companions::parse(companions, source).files);
-}
-
-ChatTemplate chat_template(const std::string& name,
-                           const std::shared_ptr<const Tokenizer>& tokenizer,
-                           const ChatSource& source, const std::string& place, std::string& note) {
-  constexpr const char* kKey = "data.template";
-  std::string chosen = name;
-  if (name == "auto") {
-    chosen = source.name();
-    if (chosen.empty())
-      fail(ExitCode::kUsage, "data", {.key = kKey},
-           "is auto, but {}; give chatml, llama3 or plain: the one that the model is to be asked "
-           "in",
-           source.jinja.empty()
-               ? fmt::format("{} has no chat template beside it", shown(place, 200))
-               : fmt::format("the chat template beside {} is neither chatml nor llama3",
-                             shown(place, 200)));
-  }
-  if (const std::string more = source.additions(); !source.jinja.empty() && !more.empty())
-    note = fmt::format("the tokenizer's own template may add {}; nothing is added here", more);
-  std::string eos = source.eos;
-  if (const std::string text = tokenizer->text(); eos.empty() && chosen == "plain") {
-    const TextBounds bounds = text_bounds({.tokenizer = text});
-    if (!bounds.ends.empty()) eos = special_token(text, bounds.ends[0]);
-  }
-  return {std::move(chosen), tokenizer, eos, kKey};
-}
-
 }  // namespace starling

@@ -7,6 +7,7 @@
 
 #include "apps/data/tokens/chat_files.h"
 #include "apps/data/tokens/texts.h"
+#include "apps/inference/companions.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -16,8 +17,9 @@ std::string show_chat(const ShowChatOptions& options) {
   const std::string tokenizer_path = tokenizer_file(options.tokenizer);
   const auto tokenizer = Tokenizer::read(tokenizer_path);
   std::string note;
-  const ChatTemplate chat = chat_template(options.chat_template, tokenizer,
-                                          chat_source_beside(tokenizer_path), tokenizer_path, note);
+  const ChatTemplate chat =
+      chat_template(options.chat_template, tokenizer, chat_source_beside(tokenizer_path),
+                    tokenizer_path, "data.template", note);
   std::int64_t seen = 0;
   std::optional<ChatTokens> found;
   std::string place;
