@@ -320,7 +320,15 @@ int run_prepare(int argc, char** argv) {
       ->add_option("--max-file-size", most,
                    "weights are written in files of at most so many bytes, such as 5GB, and an "
                    "index (default: one file)")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(CLI::AsSizeValue(true))
+      ->transform(CLI::Validator(  // comes first
+          [](const std::string& text) {
+            const bool begins = !text.empty() && text[0] >= '1' && text[0] <= '9';
+            return begins ? std::string()
+                          : fmt::format("expected a size such as 500MB or 5GB, found '{}'", text);
+          },
+          ""))
+      ->type_name("SIZE");
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   // A file over the size limit is a write error with a message, not a death
