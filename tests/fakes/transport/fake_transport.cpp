@@ -121,7 +121,9 @@ class FakeTransport final : public Transport {
       finish_nodes(ticket);
     }
     if (const auto last = copies_.find(ticket); last != copies_.end()) {
-      const auto& [from, to] = last->second;
+      const auto& [from, to, flow] = last->second;
+      // Nobody else may have asked for what is sent
+      while (flow && flow->ready() < flow->bytes()) std::this_thread::yield();
       if (from.raw() != to.raw()) from.backend().copy(from, to);
       copies_.erase(last);
     }
@@ -208,7 +210,7 @@ class FakeTransport final : public Transport {
       const Tensor sum = like(send);
       const Ticket ticket = keep(world_->start_sum(rank_, label.lane, group, send, sum,
                                                    describe(exchange, label), std::move(flow)));
-      copies_.emplace(ticket, std::pair(part_of(sum, me), receive));
+      copies_.emplace(ticket, Copy{part_of(sum, me), receive, nullptr});
       return ticket;
     }
     Exchange others;
@@ -220,9 +222,9 @@ class FakeTransport final : public Transport {
       others.receive_from.push_back(group[k]);
       places.push_back(part_of(receive, k));
     }
-    const Ticket ticket = keep(world_->start_neighbours(
-        rank_, label.lane, others, send, places, describe(exchange, label), std::move(flow)));
-    copies_.emplace(ticket, std::pair(send, part_of(receive, me)));
+    const Ticket ticket = keep(world_->start_neighbours(rank_, label.lane, others, send, places,
+                                                        describe(exchange, label), flow));
+    copies_.emplace(ticket, Copy{send, part_of(receive, me), std::move(flow)});
     return ticket;
   }
 
@@ -243,8 +245,12 @@ class FakeTransport final : public Transport {
   Ticket last_ = 0;
   std::unordered_map<Ticket, OperationPtr> tickets_;
   std::unordered_map<Ticket, NodeExchange> nodes_;  ///< those of tickets_ that go on between nodes
-  /// Of those by parts: what is copied in the end, from and to
-  std::unordered_map<Ticket, std::pair<Tensor, Tensor>> copies_;
+  /// Of those by parts: what is copied in the end, once all is there
+  struct Copy {
+    Tensor from, to;
+    std::shared_ptr<Flow> flow;
+  };
+  std::unordered_map<Ticket, Copy> copies_;
 };
 
 }  // namespace
