@@ -21,7 +21,7 @@ using detail::ControlBlock;
 using Doing = detail::Pulse::Doing;
 
 constexpr std::size_t kPage = 4096;
-std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+std::size_t pages_for(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 /// Memory for gradients at the end of a rank's block. Pages are taken where they are first written,
 /// and places are given from the beginning, so that the memory is what is used at once.
@@ -61,8 +61,7 @@ class Gradients::Place final : public Storage {
 };
 
 Tensor Gradients::allocate(Backend& backend, const Shape& shape, DType dtype) {
-  const std::size_t bytes =
-      whole_pages(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
+  const std::size_t bytes = pages_for(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
   const auto found =
       std::ranges::find_if(free_, [&](const auto& range) { return range.second >= bytes; });
   require(found != free_.end(), "replica", "no {} bytes of gradients are free", bytes);
@@ -112,9 +111,9 @@ class SharedReplica final : public Replica {
   void open(std::vector<Bucket>& buckets) override {
     Replica::open(buckets);
     counts_.assign(buckets.size(), 0);
-    const std::size_t places = whole_pages(buckets.size() * sizeof(Offset));
+    const std::size_t places = pages_for(buckets.size() * sizeof(Offset));
     std::size_t gradients = 0;
-    for (const Bucket& bucket : buckets) gradients += whole_pages(bucket.parameters.bytes());
+    for (const Bucket& bucket : buckets) gradients += pages_for(bucket.parameters.bytes());
     // Twice the room, since what is free may be in pieces
     open_control(buckets.size(), places + 2 * gradients);
     for (std::size_t b = 0; b < buckets.size(); ++b) new (&offset(place_, b)) Offset(0);

@@ -1,0 +1,161 @@
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "comm/replica.h"
+#include "comm/shared/shared_buckets.h"
+#include "core/operations/pointwise.h"
+
+namespace starling {
+namespace {
+
+using Doing = detail::Pulse::Doing;
+
+/// The part of a tensor that has memory.
+struct PartBlock {
+  Tensor part;
+  std::byte* begin;  ///< where the whole would begin
+  std::byte* data() const { return begin; }
+};
+using PartStorage = detail::BlockStorage<PartBlock>;
+
+/// Gradients and parameters are what the compute stream reads and writes: it waits for exchanges,
+/// whatever stream is current.
+class ExchangingReplica final : public Replica {
+ public:
+  using Replica::sum;
+  ExchangingReplica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
+                    double timeout_seconds)
+      : Replica(transport, size, std::move(sharing), timeout_seconds) {}
+  bool shares_memory() const override { return false; }
+
+  Tensor allocate(Backend& backend, const Shape& shape, DType dtype, ElementRange used) override {
+    Tensor part(backend, Shape{used.elements}, dtype);
+    backend.fill(part, 0.0);
+    if (used.elements == shape.elements()) return {part.storage(), 0, shape, dtype};
+    const std::size_t before = static_cast<std::size_t>(used.first) * size_of(dtype);
+    auto* const begin =
+        reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(part.raw()) - before);
+    const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+    return {std::make_shared<PartStorage>(
+                backend, std::make_shared<PartBlock>(PartBlock{std::move(part), begin}), 0, bytes),
+            0, shape, dtype};
+  }
+
+  void open(std::vector<Bucket>& buckets) override {
+    Replica::open(buckets);
+    open_control(buckets.size(), 0);
+    tickets_.resize(buckets.size());
+    // They stay, since a transport may register what it exchanges.
+    for (const Bucket& bucket : buckets)
+      means_.emplace_back(bucket.parameters.backend(), Shape{bucket.own->elements},
+                          bucket.parameters.dtype());
+    transport_.world().barrier();  // the counts of all are made
+  }
+  Tensor gradients(Backend& backend, const Shape& shape, DType dtype) override {
+    return {backend, shape, dtype};
+  }
+
+  void publish(int bucket, const ExchangeLabel& label) override {
+    const auto b = static_cast<std::size_t>(bucket);
+    const Bucket& of = (*buckets_)[b];
+    control_->pulse.beat(Doing::kPublished, label);
+    tickets_[b] =
+        transport_.start_exchange(exchange_of(Exchange::Kind::kScatterSum, of.layout->parts),
+                                  of.gradients, {means_[b]}, label);
+  }
+  /// Exchanges start in the same order on all ranks, so that no rank may look what has arrived.
+  bool published(int bucket, const ExchangeLabel&, bool wait) override {
+    if (!wait) return false;
+    const StreamScope scope(backend(), StreamKind::kCompute);
+    transport_.wait(tickets_[static_cast<std::size_t>(bucket)]);
+    return true;
+  }
+  Tensor take_mean(int bucket, const ExchangeLabel&) override {
+    const Tensor& mean = means_[static_cast<std::size_t>(bucket)];
+    mean.backend().weighted_sum({.in = {mean}, .weight = {1.0 / size_}, .terms = 1, .out = mean});
+    return mean;
+  }
+  bool taken(int, const ExchangeLabel&, bool) override { return true; }
+
+  /// Buckets in the order of the next forward pass.
+  void meet(const ExchangeLabel& label) override {
+    if (buckets_->empty()) return;
+    const StreamScope scope(backend(), StreamKind::kCompute);
+    std::vector<Ticket> tickets;
+    for (std::size_t b = buckets_->size(); b-- > 0;)
+      tickets.push_back(start_gather(
+          (*buckets_)[b].layout->parts, (*buckets_)[b].own_part((*buckets_)[b].parameters),
+          (*buckets_)[b].parameters, {label.step, static_cast<int>(b), label.round}));
+    for (std::size_t k = 0; k < tickets.size(); ++k) {
+      transport_.wait(tickets[k]);
+      const Bucket& bucket = (*buckets_)[buckets_->size() - 1 - k];
+      if (bucket.low) bucket.low.backend().cast({.x = bucket.parameters, .y = bucket.low});
+    }
+  }
+
+  void sum(const Tensor& numbers) override {
+    const Tensor sum(numbers.backend(), numbers.shape(), numbers.dtype());
+    Exchange exchange = exchange_of(Exchange::Kind::kGroupSum, {});
+    exchange.weights = {1.0};
+    transport_.wait(transport_.start_exchange(exchange, numbers, {sum}, {-1, 0, 0}));
+    numbers.backend().copy(sum, numbers);
+  }
+
+  Tensor whole(const Bucket& bucket, const Tensor& kept) override {
+    if (!is_part(kept)) return kept;
+    const std::vector<std::int64_t> parts = parts_of(bucket, kept);
+    Tensor whole(kept.backend(), kept.shape(), kept.dtype());
+    transport_.wait(start_gather(parts, own_of(parts, kept), whole, {-1, 0, 0}));
+    return whole;
+  }
+
+  void take(const Bucket& bucket, const Tensor& whole, const Tensor& kept, bool share) override {
+    if (share) {
+      Exchange exchange;
+      exchange.kind = Exchange::Kind::kNeighbours;
+      if (place_ == 0) exchange.send_to = others_;
+      if (place_ > 0) exchange.receive_from = {ranks_[0]}, exchange.weights = {1.0};
+      transport_.wait(transport_.start_exchange(
+          exchange, whole, place_ == 0 ? std::vector<Tensor>() : std::vector{whole}, {-1, 0, 0}));
+    }
+    if (!is_part(kept)) return kept.backend().copy(whole, kept);
+    const std::vector<std::int64_t> parts = parts_of(bucket, kept);
+    kept.backend().copy(own_of(parts, whole), own_of(parts, kept));
+  }
+
+ private:
+  Backend& backend() const { return buckets_->front().parameters.backend(); }
+  static bool is_part(const Tensor& tensor) {
+    return dynamic_cast<const PartStorage*>(tensor.storage().get()) != nullptr;
+  }
+  static std::vector<std::int64_t> parts_of(const Bucket& bucket, const Tensor& kept) {
+    std::vector<std::int64_t> parts = bucket.layout->parts;
+    if (kept.elements() != bucket.layout->elements) {
+      for (std::int64_t& part : parts) part = state_place(bucket, part);
+    }
+    return parts;
+  }
+  Tensor own_of(const std::vector<std::int64_t>& parts, const Tensor& whole) const {
+    const auto own = static_cast<std::size_t>(place_);
+    return whole.slice(parts[own], Shape{parts[own + 1] - parts[own]});
+  }
+  Ticket start_gather(const std::vector<std::int64_t>& parts, const Tensor& own,
+                      const Tensor& whole, const ExchangeLabel& label) {
+    return transport_.start_exchange(exchange_of(Exchange::Kind::kGather, parts), own, {whole},
+                                     label);
+  }
+
+  std::vector<Ticket> tickets_;  ///< by bucket: of its gradients
+  std::vector<Tensor> means_;    ///< by bucket: this rank's part
+};
+
+}  // namespace
+
+std::unique_ptr<Replica> make_exchanging_replica(Transport& transport, int size,
+                                                 std::unique_ptr<MemorySharing> sharing,
+                                                 double timeout_seconds) {
+  return std::make_unique<ExchangingReplica>(transport, size, std::move(sharing), timeout_seconds);
+}
+
+}  // namespace starling
