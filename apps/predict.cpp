@@ -538,7 +538,8 @@ int run_predict(int argc, char** argv) {
   app.add_option("--system", options.system, "a system's message before the conversation")
       ->needs(chats);
   add_number(app, "--stride", options.stride,
-             "tokens from one window over the text to the next; 0: a context", 0, 1 << 30)
+             "tokens from the beginning of one window to that of the next; 0: the model's context",
+             0, 1 << 30)
       ->needs(perplexity);
   const CLI::Option* const of_texts[] = {
       add_number(app, "--tokens", options.generate.tokens, "how many tokens it adds at most", 1,

@@ -59,21 +59,21 @@ class Replica {
   virtual void sum(const Tensor& numbers) = 0;
   /// This rank's gradients of the bucket are complete.
   virtual void publish(int bucket, const ExchangeLabel& label) = 0;
-  /// Whether those of all ranks are; with `wait` waits until they are, where memory is not shared
-  /// the compute stream.
+  /// Whether all ranks have published their gradients of the bucket. With `wait` waits until they
+  /// have; where memory is not shared the compute stream does.
   virtual bool published(int bucket, const ExchangeLabel& label, bool wait) = 0;
   /// This rank's part of the mean of all ranks' gradients, added up in their order, after
   /// published().
   virtual Tensor take_mean(int bucket, const ExchangeLabel& label) = 0;
   /// Whether nobody reads this rank's gradients of the bucket; with `wait` waits until then.
   virtual bool taken(int bucket, const ExchangeLabel& label, bool wait) = 0;
-  /// Afterwards all ranks have the parameters that each has updated, on the compute stream.
+  /// Makes each rank's updated parameters visible to all ranks, on the compute stream.
   virtual void meet(const ExchangeLabel& label) = 0;
-  /// A tensor of allocate() with all ranks' elements, each the part of the bucket, or the bucket's
-  /// states, that is its own.
+  /// Gathers a tensor of allocate() from the parts that the ranks have of the bucket, or of its
+  /// states. Where memory is shared it is `kept` itself.
   virtual Tensor whole(const Bucket& bucket, const Tensor& kept) = 0;
-  /// `kept` takes what it uses of `whole`, with `share` of the first rank's. Not where memory is
-  /// shared.
+  /// Copies this rank's part of `whole` into `kept`; with `share` that of the first rank's `whole`.
+  /// Where memory is shared it does nothing.
   virtual void take(const Bucket& bucket, const Tensor& whole, const Tensor& kept, bool share) = 0;
 
  protected:

@@ -91,7 +91,7 @@ using AllocateTensor = std::function<Tensor(const Shape&, DType)>;
 void allocate_parameter(Parameter& parameter, DType dtype, DType compute,
                         const AllocateTensor& allocate) {
   const bool low = is_low_precision(compute);
-  // Nobody adds to a base's matrices, so that they need no more digits than products take
+  // A base is never updated, so that its matrices can be in the format of the products
   const bool low_alone = low && parameter.in == Parameter::In::kBase && parameter.is_weight();
   parameter.value = allocate(parameter.shape, low_alone ? compute : dtype);
   parameter.low = low && !low_alone ? allocate(parameter.shape, compute) : Tensor();

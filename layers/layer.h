@@ -218,9 +218,9 @@ class Model {
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   /// Collects the tensors again, after layers have declared more.
   void collect();
-  /// Numbers in those that are trained.
+  /// Elements of trainable parameters.
   std::int64_t parameter_count() const;
-  /// In those that are not.
+  /// Elements of frozen parameters.
   std::int64_t frozen_count() const;
 
   /// Allocates uninitialised memory on `backend` for every tensor in `dtype` (parameters with

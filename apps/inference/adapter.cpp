@@ -111,12 +111,16 @@ std::unique_ptr<Model> model_of(const SafetensorsFile& file, const std::string& 
 /// Where find_model() finds the base of an adapter.
 std::string found_base(const Adapter& adapter, const std::string& path) {
   std::error_code error;
-  if (adapter.base.file.empty() || !fs::exists(adapter.base.file, error))
-    fail(
-        ExitCode::kUsage, "adapter", {.file = path},
-        "is an adapter of the base {}, which is not here; put that back, or a link to it, or start "
-        "from both: \"init\": {{\"file\": BASE, \"adapter\": {}}}",
-        adapter.base.file.empty() ? "that it does not name" : adapter.base.file, json(path).dump());
+  const auto refuse = [&](const std::string& why) {
+    fail(ExitCode::kUsage, "adapter", {.file = path},
+         "{} start from both: \"init\": {{\"file\": BASE, \"adapter\": {}}}", why,
+         json(path).dump());
+  };
+  if (adapter.base.file.empty()) refuse("is an adapter that does not name its base;");
+  if (!fs::exists(adapter.base.file, error))
+    refuse(fmt::format(
+        "is an adapter of the base {}, which is not here; put that back, or a link to it, or",
+        adapter.base.file));
   return find_model(adapter.base.file).path;
 }
 

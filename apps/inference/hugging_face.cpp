@@ -274,7 +274,7 @@ class ModelConfig {
   /// A size that follows from another.
   json scaled(const char* of, int usual, int times, const json& over) const {
     const json size = config_.value(of, json(usual));
-    if (!is_count(size) || !is_count(over)) return size;  // told by its own key
+    if (!is_count(size) || !is_count(over)) return size;  // an error when that key is read
     return size.get<std::int64_t>() * times / over.get<std::int64_t>();
   }
 

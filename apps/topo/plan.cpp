@@ -128,11 +128,10 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->check(whole_in(1, 65536));
   add_number(*command, "--ranks-per-node", options.ranks_per_node,
              "consecutive ranks that share a host and its link", 1, 65536);
-  add_number(
-      *command, "--replica", options.replica,
-      "so many ranks of a host are one copy of the model (sync.replica), and one rank to all "
-      "that follows",
-      1, 4096);
+  add_number(*command, "--replica", options.replica,
+             "ranks of a replica (sync.replica), each of which counts as one rank in all "
+             "that follows",
+             1, 4096);
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
   const auto positive = [&](const char* name, auto& value, const char* doc) {
     command->add_option(name, value, doc)->check(number_in(1e-9, 1e15));

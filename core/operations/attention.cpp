@@ -47,8 +47,8 @@ void check_inputs(const Checker& call, const Attention& args) {
               name_of(args.mask.dtype()), name_of(args.q.dtype()));
   }
   call.that(args.window >= 0 && (args.window == 0 || args.causal),
-            "a window of {} keys{}; needed: 1 or more, and causal", args.window,
-            args.causal ? "" : " behind a query as before it");
+            "a window of {} keys, {}; needed: 1 or more, and causal attention", args.window,
+            args.causal ? "causal" : "not causal");
   if (args.positions) {
     const Shape tokens{q[0], q[2]};
     call.that(args.causal && q[2] == k[2],

@@ -4,9 +4,11 @@ namespace starling {
 
 /// How fast the pairs of a rotary position embedding turn: pair i of rows of D numbers by f =
 /// base^(-2i/D) radians from one position to the next. For more positions than a model was first
-/// trained on it is f / factor; where `context` (that first number of positions) is given, for slow
-/// pairs alone, as Llama 3.1 has it: with wavelength 2π/f, f if context / wavelength is above
-/// `high`, f / factor if below `low`, and a mean of both between.
+/// trained on it is f / factor. Llama 3.1 does so for slow pairs alone: where `context` (that first
+/// number of positions) is given, a pair turns n = context · f / 2π times in it, and has
+/// - f if n > high
+/// - f / factor if n < low
+/// - a linear interpolation in n of the two between
 struct RotaryFrequencies {
   RotaryFrequencies(double base_ = 10000.0) : base(base_) {}
   double base;

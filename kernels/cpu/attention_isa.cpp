@@ -378,9 +378,8 @@ struct Scratch {
   }
 };
 
-/// A row of scores as weights, of keys `from` to `of`, but for the sum that they will be divided
-/// by: `most` and `total` of the row, and what was summed up with the weights of earlier keys,
-/// follow a larger score.
+/// Turns a row of scores of keys [from, of) into softmax weights that are not yet divided by their
+/// sum. A score above the running maximum `most` scales `total` and `sums` of earlier keys down.
 template <class R>
 static inline void soften(R* row, Index from, Index of, Index width, R factor, R& most, R& total,
                           R* sums, Index line) {

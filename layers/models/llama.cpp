@@ -169,20 +169,24 @@ RotaryFrequencies read_rope(ConfigSection& section) {
   std::optional<ConfigSection> scaling = section.optional_section(
       "rope_scaling", "slows the rotary embedding down, for more positions than it began with");
   if (!scaling) return rope;
-  const std::string type =
-      scaling->choice("type", "linear", {"linear", "llama3"},
-                      "linear: all angles are divided by `factor`; llama3: those of slow pairs");
+  const std::string type = scaling->choice(
+      "type", "linear", {"linear", "llama3"},
+      "linear: all angles are divided by `factor`; llama3: those of pairs that turn slowly");
   scaling->read("factor", rope.factor, Range::at_least(1.0), "what angles are divided by");
   const auto of_llama3 = [&](const char* key, double& value, const char* doc) {
     scaling->read(key, value, Range::positive(), doc);
     if (type != "llama3" && scaling->changed(key))
       scaling->error(key, "is {}, and type is {}, which has none; leave it out", value, type);
   };
-  of_llama3("low_freq_factor", rope.low,
-            "of llama3: pairs that turn fewer times in original_context are slowed down wholly");
-  of_llama3("high_freq_factor", rope.high, "of llama3: those that turn more often not at all");
+  of_llama3(
+      "low_freq_factor", rope.low,
+      "of llama3: pairs with fewer turns in original_context are divided by factor, such as 1");
+  of_llama3(
+      "high_freq_factor", rope.high,
+      "of llama3: pairs with more turns are left as they are, such as 4; between the two it is "
+      "interpolated");
   of_llama3("original_context", rope.context = 8192.0,
-            "of llama3: tokens of a sequence that the model began with");
+            "of llama3: the context that the model was first trained with, such as 8192");
   if (rope.high <= rope.low)
     scaling->error("high_freq_factor", "is {}, low_freq_factor {}; needed: more", rope.high,
                    rope.low);
@@ -194,8 +198,8 @@ RotaryFrequencies read_rope(ConfigSection& section) {
 LlamaPlan read_llama(const LlamaFamily& family, ConfigSection& section, const ModelOutputs& site) {
   LlamaPlan plan;
   plan.layers = section.required_integer("layers", kDepthRange, "blocks", 4);
-  plan.heads =
-      section.required_integer("heads", kSizeRange, "heads of queries; they divide the width", 4);
+  plan.heads = section.required_integer(
+      "heads", kSizeRange, "heads of queries; they divide the width, unless head_dim is given", 4);
   plan.kv_heads = section.integer("kv_heads", plan.heads, kSizeRange,
                                   "heads of keys and values, which divide heads; default: as many");
   plan.width = section.required_integer("width", kSizeRange, "numbers of a token", 256);
@@ -218,8 +222,10 @@ LlamaPlan read_llama(const LlamaFamily& family, ConfigSection& section, const Mo
   plan.qkv_bias = plan.o_bias || family.qkv_bias;
   plan.qk_norm = family.qk_norm;
   if (family.window_key) {
-    section.read("window", plan.window, Range::closed(0, 1 << 30),
-                 "a token attends to itself and those before it, so many in all; 0: to all");
+    section.read(
+        "window", plan.window, Range::closed(0, 1 << 30),
+        "a token attends to itself and the window - 1 tokens before it: with 3 token 10 sees 8, 9 "
+        "and 10; 0: no limit");
     plan.window_layers = section.integers("window_layers", {},
                                           Range::closed(0, static_cast<double>(plan.layers - 1)),
                                           "blocks with the window, by number from 0; empty: all");

@@ -202,7 +202,7 @@ TEST_CASE("lora: an adapter_config.json of what is not computed is refused by ke
   CHECK(contains(refused("base_model_name_or_path", "nowhere"),
                  "is an adapter of the base nowhere, which is not here"));
   CHECK(contains(refused("base_model_name_or_path", "adapter"), "is an adapter of an adapter"));
-  CHECK(contains(refused("base_model_name_or_path", nullptr), "that it does not name"));
+  CHECK(contains(refused("base_model_name_or_path", nullptr), "does not name its base"));
 }
 
 }  // namespace starling

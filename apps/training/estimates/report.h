@@ -12,7 +12,7 @@ namespace starling {
 /// libraries' workspaces. Of what the ranks of a replica share, its part.
 struct MemoryNeed {
   double parameters = 0.0, gradients = 0.0, states = 0.0;
-  double frozen = 0.0;   ///< parameters that are not trained; the ranks of a host share a base
+  double frozen = 0.0;   ///< parameters that are not trained; on CPUs a host's ranks share a base's
   double low = 0.0;      ///< bf16 or fp16 copies of the parameters
   double receive = 0.0;  ///< what neighbours send
   double average = 0.0;  ///< `ema`, `lookahead`

@@ -288,8 +288,9 @@ std::optional<Linear::Adapter> read_lora(ConfigSection& root, bool has_base,
                                          const std::string& adapter, Model& model) {
   std::optional<ConfigSection> lora = root.optional_section(
       "lora",
-      "trains matrices of low rank beside those of linear layers, and nothing else: LoRA (arXiv "
-      "2106.09685). init is the base, which stays as it is; off where this is not given");
+      "LoRA (arXiv 2106.09685): trains low-rank matrices that are added to those of linear layers. "
+      "init names the base, whose parameters are frozen but for those of `train`; off where this "
+      "is not given");
   if (!lora) return std::nullopt;
   Linear::Adapter settings;
   const std::optional<Adapter> from = adapter.empty() ? std::nullopt : read_adapter(adapter, false);

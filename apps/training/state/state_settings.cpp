@@ -43,11 +43,11 @@ InitialFile read_initial_file(ConfigSection& root) {
                    settings.file);
       settings.adapter = std::exchange(settings.file, adapter->base.file);
       if (!std::filesystem::exists(settings.file, error))
-        init.error(
-            "file",
-            "is {}, an adapter of the base {}, which is not here; give both: {{\"file\": BASE, "
-            "\"adapter\": …}}",
-            settings.adapter, settings.file.empty() ? "that it does not name" : settings.file);
+        init.error("file", "is {}, an adapter {}; give both: {{\"file\": BASE, \"adapter\": …}}",
+                   settings.adapter,
+                   settings.file.empty()
+                       ? "that does not name its base"
+                       : fmt::format("of the base {}, which is not here", settings.file));
     }
     settings.file = find_model(settings.file).path;
     settings.adapter = find_model(settings.adapter).path;

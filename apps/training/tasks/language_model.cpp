@@ -48,8 +48,8 @@ class LanguageModelTask final : public Task {
                     shape.text(), tokens_.shape[0], Shape{tokens_.shape[0], outputs()}.text());
     if (data().find("positions") && !model.language_model())
       section.error("type",
-                    "the samples of the data have several documents, to which this model has no "
-                    "way to keep; needed: gpt2, llama or another language model of its kind, or "
+                    "the samples have several documents, and this model cannot keep attention "
+                    "within one; needed: gpt2, llama or another language model of its kind, or "
                     "data without `documents` and `pack`");
     if (shape[1] < outputs())
       section.error(model.language_model() ? "vocab" : "",
