@@ -89,6 +89,21 @@ void split_buckets(BucketPlan& plan, int parts, std::int64_t block, bool whole) 
   }
 }
 
+std::vector<VectorRange> vectors_of(const BucketLayout& layout) {
+  std::vector<VectorRange> ranges;
+  for (const BucketSlot& slot : layout.slots) {
+    if (slot.parameter->is_weight()) continue;
+    const std::int64_t elements = slot.decay_entries() * kDecayBlock;
+    if (!ranges.empty() && ranges.back().first + ranges.back().elements == slot.offset) {
+      ranges.back().elements += elements;
+    } else {
+      const std::int64_t place = ranges.empty() ? 0 : ranges.back().place + ranges.back().elements;
+      ranges.push_back({slot.offset, elements, place});
+    }
+  }
+  return ranges;
+}
+
 namespace {
 
 /// `rule` null: states as long as the buckets.
@@ -110,7 +125,14 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     Bucket bucket;
     bucket.layout = &layout;
     const ElementRange all{0, layout.elements};
-    bucket.parameters = kept(layout.elements, dtype, all);
+    if (replica) {
+      const auto place = static_cast<std::size_t>(replica->place());
+      bucket.own = {layout.parts[place], layout.parts[place + 1] - layout.parts[place]};
+    }
+    bucket.divided = replica && !replica->shares_memory() && low;
+    bucket.parameters = kept(layout.elements, dtype, bucket.divided ? *bucket.own : all);
+    if (const auto ranges = vectors_of(layout); bucket.divided && !ranges.empty())
+      bucket.vectors = zeroed(ranges.back().place + ranges.back().elements, dtype);
     bucket.gradient_memory = gradients;
     if (gradients == GradientMemory::kAlways) bucket.gradients = zeroed(layout.elements, dtype);
     std::int64_t state_elements = 0;
@@ -124,12 +146,9 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     // A part of padding alone has states too
     state_elements += layout.elements - end_of(layout);
     ElementRange used{0, state_elements};
-    if (replica) {
-      const auto place = static_cast<std::size_t>(replica->place());
-      const std::int64_t first = layout.parts[place], end = layout.parts[place + 1];
-      bucket.own = {first, end - first};
-      used.first = state_place(bucket, first);
-      used.elements = state_place(bucket, end) - used.first;
+    if (bucket.own) {
+      used.first = state_place(bucket, bucket.own->first);
+      used.elements = state_place(bucket, bucket.own->first + bucket.own->elements) - used.first;
     }
     for (std::size_t i = 0; i < states; ++i)
       bucket.states.push_back(kept(state_elements, dtype, used));
@@ -137,13 +156,12 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
-      parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
       parameter.grad =
           bucket.gradients ? bucket.gradients.slice(slot.offset, parameter.shape) : Tensor();
-      parameter.low = low ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
       const auto first = decay.begin() + slot.offset / kDecayBlock;
       if (decay_all || parameter.is_weight()) std::fill_n(first, slot.decay_entries(), kDecays);
     }
+    view_numbers(bucket, bucket.parameters, bucket.low, bucket.vectors);
     bucket.decay = Tensor(backend, Shape{layout.elements / kDecayBlock}, DType::kUInt8);
     backend.copy_from_host(decay.data(), bucket.decay);
     buckets.push_back(std::move(bucket));
@@ -205,8 +223,24 @@ LayerExtent layer_of(const Parameter& parameter) {
 void Bucket::flip() {
   if (!spare) return;
   std::swap(parameters, spare);
-  for (const BucketSlot& slot : layout->slots)
-    slot.parameter->value = parameters.slice(slot.offset, slot.parameter->shape);
+  view_numbers(*this, parameters, low, vectors);
+}
+
+void view_numbers(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
+                  const Tensor& vectors) {
+  std::int64_t place = 0;  // of the next vector
+  for (const BucketSlot& slot : bucket.layout->slots) {
+    Parameter& parameter = *slot.parameter;
+    parameter.low = low ? low.slice(slot.offset, parameter.shape) : Tensor();
+    if (!bucket.divided) {
+      parameter.value = parameters.slice(slot.offset, parameter.shape);
+    } else if (parameter.is_weight()) {
+      parameter.value = Tensor();
+    } else {
+      parameter.value = vectors.slice(place, parameter.shape);
+      place += slot.decay_entries() * kDecayBlock;
+    }
+  }
 }
 
 void Bucket::hold_gradients() {

@@ -77,6 +77,13 @@ struct StateExtent {
 /// pass to the update (Bucket::hold_gradients(), drop_gradients()).
 enum class GradientMemory : std::uint8_t { kAlways, kPassing };
 
+/// Adjacent vectors of a bucket, those of its parameters that are no matrices.
+struct VectorRange {
+  std::int64_t first = 0, elements = 0;  ///< multiples of 32
+  std::int64_t place = 0;                ///< in Bucket::vectors, where they follow one another
+};
+std::vector<VectorRange> vectors_of(const BucketLayout& layout);
+
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
@@ -93,6 +100,10 @@ struct Bucket {
   Tensor decay;  ///< uint8, one per 32 elements
   /// bf16 or fp16 copy of the parameters, written by the update; empty without low precision
   Tensor low;
+  /// The numbers that layers compute with lie in `low`, and `parameters` has memory for the part
+  /// that this rank updates alone. Values of matrices are empty
+  bool divided = false;
+  Tensor vectors;  ///< then: those of vectors, which layers take in full precision
   /// A partition of the bucket, in order; empty: all of it is in the first group
   std::vector<BucketRun> runs;
   /// The part that this rank updates, if its replica has several ranks; empty: all of it
@@ -115,13 +126,19 @@ struct Bucket {
   void drop_gradients();
 };
 
+/// Makes values and low-precision copies of the bucket's parameters views into tensors like the
+/// bucket's own.
+void view_numbers(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
+                  const Tensor& vectors);
+
 /// Allocates zeroed buckets, and makes every parameter's value, grad and, if `compute` is bf16 or
 /// fp16, low a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute = DType::kFloat32);
 class Replica;
 /// The same, with the optimizer rule's states. `replica`: has memory for parameters, their
-/// low-precision copies and states, of which this rank uses its part; null: one rank has all.
+/// low-precision copies and states, of which this rank uses its part; null: one rank has all. Where
+/// its ranks share no memory, and compute in low precision, buckets are divided.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32,

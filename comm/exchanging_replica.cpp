@@ -19,6 +19,29 @@ struct PartBlock {
 };
 using PartStorage = detail::BlockStorage<PartBlock>;
 
+/// The vectors of a bucket, divided as the bucket is.
+struct Vectors {
+  std::vector<std::int64_t> parts;  ///< where they begin in Bucket::vectors, and the end
+  std::vector<VectorRange> own;     ///< what is in this rank's part
+
+  Vectors(const Bucket& bucket, int place) {
+    const std::vector<VectorRange> ranges = vectors_of(*bucket.layout);
+    const auto before = [](const VectorRange& range, std::int64_t end) {
+      return std::clamp<std::int64_t>(end - range.first, 0, range.elements);
+    };
+    for (const std::int64_t end : bucket.layout->parts) {
+      std::int64_t& count = parts.emplace_back(0);
+      for (const VectorRange& range : ranges) count += before(range, end);
+    }
+    const auto own_place = static_cast<std::size_t>(place);
+    for (const VectorRange& range : ranges) {
+      const std::int64_t from = before(range, bucket.layout->parts[own_place]),
+                         to = before(range, bucket.layout->parts[own_place + 1]);
+      if (from < to) own.push_back({range.first + from, to - from, range.place + from});
+    }
+  }
+};
+
 /// Gradients and parameters are what the compute stream reads and writes: it waits for exchanges,
 /// whatever stream is current.
 class ExchangingReplica final : public Replica {
@@ -46,10 +69,12 @@ class ExchangingReplica final : public Replica {
     Replica::open(buckets);
     open_control(buckets.size(), 0);
     tickets_.resize(buckets.size());
-    // They stay, since a transport may register what it exchanges.
-    for (const Bucket& bucket : buckets)
+    for (const Bucket& bucket : buckets) {
+      // They stay, since a transport may register what it exchanges.
       means_.emplace_back(bucket.parameters.backend(), Shape{bucket.own->elements},
                           bucket.parameters.dtype());
+      vectors_.emplace_back(bucket, place_);
+    }
     transport_.world().barrier();  // the counts of all are made
   }
   Tensor gradients(Backend& backend, const Shape& shape, DType dtype) override {
@@ -83,15 +108,21 @@ class ExchangingReplica final : public Replica {
     if (buckets_->empty()) return;
     const StreamScope scope(backend(), StreamKind::kCompute);
     std::vector<Ticket> tickets;
-    for (std::size_t b = buckets_->size(); b-- > 0;)
-      tickets.push_back(start_gather(
-          (*buckets_)[b].layout->parts, (*buckets_)[b].own_part((*buckets_)[b].parameters),
-          (*buckets_)[b].parameters, {label.step, static_cast<int>(b), label.round}));
-    for (std::size_t k = 0; k < tickets.size(); ++k) {
-      transport_.wait(tickets[k]);
-      const Bucket& bucket = (*buckets_)[buckets_->size() - 1 - k];
-      if (bucket.low) bucket.low.backend().cast({.x = bucket.parameters, .y = bucket.low});
+    for (std::size_t b = buckets_->size(); b-- > 0;) {
+      const Bucket& bucket = (*buckets_)[b];
+      for (const Ticket ticket :
+           start_gathers(bucket, bucket.parameters, bucket.low, bucket.vectors,
+                         {label.step, static_cast<int>(b), label.round}))
+        tickets.push_back(ticket);
     }
+    for (const Ticket ticket : tickets) transport_.wait(ticket);
+  }
+
+  void show(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
+            const Tensor& vectors) override {
+    backend().cast({.x = bucket.own_part(parameters), .y = bucket.own_part(low)});
+    for (const Ticket ticket : start_gathers(bucket, parameters, low, vectors, {-1, 0, 0}))
+      transport_.wait(ticket);
   }
 
   void sum(const Tensor& numbers) override {
@@ -140,14 +171,31 @@ class ExchangingReplica final : public Replica {
     const auto own = static_cast<std::size_t>(place_);
     return whole.slice(parts[own], Shape{parts[own + 1] - parts[own]});
   }
+  /// Of the numbers that layers compute with.
+  std::vector<Ticket> start_gathers(const Bucket& bucket, const Tensor& parameters,
+                                    const Tensor& low, const Tensor& vectors,
+                                    const ExchangeLabel& label) {
+    const std::vector<std::int64_t>& parts = bucket.layout->parts;
+    const Tensor& whole = bucket.divided ? low : parameters;
+    std::vector<Ticket> tickets{start_gather(parts, bucket.own_part(whole), whole, label)};
+    if (!vectors) return tickets;
+    const Vectors& of = vectors_[static_cast<std::size_t>(&bucket - buckets_->data())];
+    for (const VectorRange& range : of.own) {
+      const Shape shape{range.elements};
+      backend().copy(parameters.slice(range.first, shape), vectors.slice(range.place, shape));
+    }
+    tickets.push_back(start_gather(of.parts, own_of(of.parts, vectors), vectors, label));
+    return tickets;
+  }
   Ticket start_gather(const std::vector<std::int64_t>& parts, const Tensor& own,
                       const Tensor& whole, const ExchangeLabel& label) {
     return transport_.start_exchange(exchange_of(Exchange::Kind::kGather, parts), own, {whole},
                                      label);
   }
 
-  std::vector<Ticket> tickets_;  ///< by bucket: of its gradients
-  std::vector<Tensor> means_;    ///< by bucket: this rank's part
+  std::vector<Ticket> tickets_;   ///< by bucket: of its gradients
+  std::vector<Tensor> means_;     ///< by bucket: this rank's part
+  std::vector<Vectors> vectors_;  ///< by bucket
 };
 
 }  // namespace

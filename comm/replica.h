@@ -20,8 +20,9 @@ namespace starling {
 /// k of the other replicas, over between(), which an algorithm takes for all ranks there are.
 ///
 /// On CPUs parameters and states lie once, in memory that all ranks map, and no number moves to
-/// reach another rank. On GPUs each rank has the parameters, and the states of its part; gradients
-/// go by a reduce-scatter, updated parameters by an all-gather.
+/// reach another rank. On GPUs each rank has the parameters that it computes with, and the states
+/// of its part; gradients go by a reduce-scatter, updated parameters by an all-gather. In low
+/// precision a rank has fp32 numbers of its part alone (Bucket::divided).
 class Replica {
  public:
   virtual ~Replica();
@@ -69,6 +70,10 @@ class Replica {
   virtual bool taken(int bucket, const ExchangeLabel& label, bool wait) = 0;
   /// Makes each rank's updated parameters visible to all ranks, on the compute stream.
   virtual void meet(const ExchangeLabel& label) = 0;
+  /// Makes of the parts in fp32 that the ranks have of a divided bucket what layers compute with:
+  /// `low` and `vectors` as Bucket has them, from `parameters`, whose part is rounded first.
+  virtual void show(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
+                    const Tensor& vectors) = 0;
   /// Gathers a tensor of allocate() from the parts that the ranks have of the bucket, or of its
   /// states. Where memory is shared it is `kept` itself.
   virtual Tensor whole(const Bucket& bucket, const Tensor& kept) = 0;

@@ -39,7 +39,7 @@ struct Parameter {
   /// The files that hold it: those of the model; of the base alone, which adapters leave as it is
   /// (Linear::adapt()); or of the adapter, which a base does not have.
   enum class In : std::uint8_t { kModel, kBase, kAdapter } in = In::kModel;
-  /// Of kBase, a matrix is in the format of activations.
+  /// Of kBase, a matrix is in the format of activations. Others may be empty where there is `low`.
   Tensor value;
   Tensor grad;
   /// A bf16 or fp16 copy of value, kept by the update; empty where training has no low precision

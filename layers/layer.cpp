@@ -162,7 +162,7 @@ void Layer::check_inputs(Values inputs) const {
     require(x.shape()[0] == inputs[0].shape()[0], "layer", "{}: inputs of {} and {} samples",
             shown(name_), inputs[0].shape()[0], x.shape()[0]);
     for (const Parameter& parameter : parameters_) {
-      require(static_cast<bool>(parameter.value), "layer", "{} has no memory", parameter.name);
+      require(static_cast<bool>(parameter.operand()), "layer", "{} has no memory", parameter.name);
       require(!is_floating(x.dtype()) || parameter.operand().dtype() == x.dtype(), "layer",
               "{} is {}, but its input is {}", parameter.name, name_of(parameter.operand().dtype()),
               name_of(x.dtype()));
@@ -394,7 +394,8 @@ bool Model::has_blocks() const {
 
 void Model::refresh_low() {
   for (const Parameter* parameter : parameters_) {
-    if (parameter->low) parameter->low.backend().cast({.x = parameter->value, .y = parameter->low});
+    if (parameter->low && parameter->value)
+      parameter->low.backend().cast({.x = parameter->value, .y = parameter->low});
   }
 }
 

@@ -19,7 +19,7 @@ void Trainer::note_beginning() {
   first_step_ = step_;
   beginning_.clear();
   for (const Bucket& bucket : buckets_) {
-    const HostBytes bytes(bucket.parameters);
+    const HostBytes bytes(whole_in(replica_.get(), bucket, bucket.parameters));
     beginning_.push_back(checksum(bytes.data(), bytes.size()));
   }
 }
@@ -33,7 +33,7 @@ void Trainer::check_updated() const {
   }
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const HostBytes bytes(buckets_[b].parameters);
+    const HostBytes bytes(whole_in(replica_.get(), buckets_[b], buckets_[b].parameters));
     if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
     bool taken = false;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
@@ -69,7 +69,7 @@ void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
     check_finite(tensor, std::string(key), std::string(what), rank, step);
   };
   for (const Parameter* parameter : config_.model->parameters())
-    look(parameter->value, parameter->name, "the parameter");
+    look(parameter->value ? parameter->value : parameter->low, parameter->name, "the parameter");
   for (const Batch::Named& given : batch.tensors)
     look(given.tensor, given.name, "the batch's tensor");
   pass.layer_observer = [look](std::string_view layer, Values, const Variable& out) {

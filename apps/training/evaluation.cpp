@@ -170,16 +170,17 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
   const bool of_state = evaluated.state >= 0;
+  std::vector<Tensor> values, states;
+  for (const Bucket& bucket : buckets) values.push_back(bucket.parameters);
   if (alone() && !of_state) {
+    give_values(buckets, values);
     if (transport.size() > 1) average_buffers(transport);
     return;
   }
-  std::vector<Tensor> values, states;
   for (const Bucket& bucket : buckets) {
-    values.push_back(bucket.parameters);
     if (!of_state) continue;
     const Tensor& state = bucket.states[static_cast<std::size_t>(evaluated.state)];
-    states.push_back(alone() ? whole_in(replica, bucket, state) : state);
+    states.push_back(alone() && !bucket.divided ? whole_in(replica, bucket, state) : state);
   }
   if (!alone()) {
     values = mean_of(buckets, values, weight);
@@ -190,9 +191,17 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
     states = mean_of(buckets, states, 1.0);
   }
   for (std::size_t b = 0; b < states.size(); ++b) {
-    const Tensor sum(backend, values[b].shape(), values[b].dtype());
-    backend.weighted_sum(
-        {.in = {values[b], states[b]}, .weight = {1.0, evaluated.weight}, .terms = 2, .out = sum});
+    const bool divided = buckets[b].divided;
+    const Tensor sum = divided ? allocate_in(replica, backend, values[b].shape(), values[b].dtype(),
+                                             *buckets[b].own)
+                               : Tensor(backend, values[b].shape(), values[b].dtype());
+    const auto used = [&](const Tensor& whole) {
+      return divided ? buckets[b].own_part(whole) : whole;
+    };
+    backend.weighted_sum({.in = {used(values[b]), used(states[b])},
+                          .weight = {1.0, evaluated.weight},
+                          .terms = 2,
+                          .out = used(sum)});
     values[b] = sum;
   }
   show(buckets, values, backend);
@@ -208,8 +217,9 @@ MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets,
   bucket_consensus_.assign(buckets.size(), 0.0);
   std::vector<Tensor> values = parameters;
   if (alone()) {
-    for (std::size_t b = 0; b < values.size(); ++b)
-      values[b] = whole_in(replica, buckets[b], values[b]);
+    for (std::size_t b = 0; b < values.size(); ++b) {
+      if (!buckets[b].divided) values[b] = whole_in(replica, buckets[b], values[b]);
+    }
   } else {
     values = mean_of(buckets, values, weight);
   }
@@ -231,7 +241,9 @@ std::vector<Tensor> MeanModelScope::mean_of(const std::vector<Bucket>& buckets,
   mean_model(replica_ ? replica_->between() : transport_, own, own_means);
   if (!replica_) return means;
   replica_->barrier();
-  for (std::size_t b = 0; b < values.size(); ++b) means[b] = replica_->whole(buckets[b], means[b]);
+  for (std::size_t b = 0; b < values.size(); ++b) {
+    if (!buckets[b].divided) means[b] = replica_->whole(buckets[b], means[b]);
+  }
   return means;
 }
 
@@ -251,17 +263,18 @@ void MeanModelScope::replace_buffers(const std::function<void()>& measure) {
 void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
                           Backend& backend) {
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    Tensor low;
-    if (buckets[b].low) {
-      low = Tensor(backend, values[b].shape(), buckets[b].low.dtype());
+    const Bucket& bucket = buckets[b];
+    Tensor low, vectors;
+    if (bucket.low) low = Tensor(backend, values[b].shape(), bucket.low.dtype());
+    if (bucket.vectors) vectors = Tensor(backend, bucket.vectors.shape(), bucket.vectors.dtype());
+    if (bucket.divided) {
+      replica_->show(bucket, values[b], low, vectors);
+    } else if (low) {
       backend.cast({.x = values[b], .y = low});
     }
-    for (const BucketSlot& slot : buckets[b].layout->slots) {
-      Parameter& parameter = *slot.parameter;
-      parameter.value = values[b].slice(slot.offset, parameter.shape);
-      if (parameter.low) parameter.low = low.slice(slot.offset, parameter.shape);
-    }
+    view_numbers(bucket, values[b], low, vectors);
   }
+  give_values(buckets, values);
 }
 
 void MeanModelScope::average_buffers(Transport& transport) {
@@ -277,6 +290,7 @@ void MeanModelScope::average_buffers(Transport& transport) {
 }
 
 MeanModelScope::~MeanModelScope() {
+  whole_.reset();
   for (std::size_t i = 0; i < own_parameters_.size(); ++i) {
     model_.parameters()[i]->value = own_parameters_[i];
     model_.parameters()[i]->low = own_low_[i];

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "apps/data/loader.h"
+#include "apps/training/state/whole_values.h"
 #include "apps/training/tasks/metric.h"
 #include "comm/bucket.h"
 #include "comm/replica.h"
@@ -42,6 +44,7 @@ Tensor share_of(const Tensor& tensor, double weight);
 
 /// During its lifetime the model's tensors, including low-precision copies, are those of the mean
 /// over all ranks to be evaluated, in separate memory; afterwards this rank's own again, unchanged.
+/// Of divided buckets rank 0 alone has the values of matrices, in host memory.
 /// Collective; does not use receive buffers of exchanges.
 class MeanModelScope {
  public:
@@ -68,7 +71,12 @@ class MeanModelScope {
 
  private:
   void keep_own();
-  /// The mean over ranks of tensors of the buckets' sizes; of a replica in memory that it shares.
+  /// Gives rank 0 the values of divided buckets.
+  void give_values(const std::vector<Bucket>& buckets, const std::vector<Tensor>& parameters) {
+    whole_ = std::make_unique<WholeValues>(buckets, replica_, parameters, transport_.rank() == 0);
+  }
+  /// The mean over ranks of tensors of the buckets' sizes; of a replica in memory that it shares,
+  /// of divided buckets by parts.
   std::vector<Tensor> mean_of(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
                               double weight);
   /// Whether there is one model alone, so that it is the mean.
@@ -82,6 +90,7 @@ class MeanModelScope {
   Model& model_;
   Transport& transport_;
   Replica* replica_;
+  std::unique_ptr<WholeValues> whole_;
   std::vector<Tensor> own_parameters_, own_low_, own_buffers_;
   double consensus_ = 0.0;
   std::vector<double> bucket_consensus_;

@@ -21,6 +21,7 @@
 #include "apps/training/host_numbers.h"
 #include "apps/training/state/data_contents.h"
 #include "apps/training/state/elastic.h"
+#include "apps/training/state/whole_values.h"
 #include "apps/training/tasks/metric.h"
 #include "apps/training/tasks/norm_statistics.h"
 #include "comm/agreement.h"
@@ -264,7 +265,9 @@ void Trainer::close_part(const std::vector<Tensor>& parameters) {
   // Other ranks may have read the old ones where they lay
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
-    if (replica_ && !replica_->shares_memory()) {
+    if (bucket.divided) {
+      backend_.copy(parameters[b], bucket.own_part(bucket.parameters));
+    } else if (replica_ && !replica_->shares_memory()) {
       backend_.copy(parameters[b], bucket.parameters);
     } else if (replica_) {
       backend_.copy(bucket.own_part(parameters[b]), bucket.own_part(bucket.parameters));
@@ -283,14 +286,21 @@ void Trainer::switch_to(std::size_t k) {
   const double weight = algorithm_->mean_weight();
   std::vector<Tensor> parameters, states, others;
   for (const Bucket& bucket : buckets_) {
-    parameters.push_back(share_of(bucket.parameters, weight));
+    if (!bucket.divided) parameters.push_back(share_of(bucket.parameters, weight));
     for (const Tensor& state : bucket.states) states.push_back(own_states(bucket, state));
   }
   for (const ModelBuffer* buffer : config_.model->buffers()) {
     if (is_floating(buffer->value.dtype())) others.push_back(buffer->value);
   }
-  const std::vector<Tensor> means = mean_model(transport_, parameters),
-                            state_means = mean_model(between(), states),
+  std::vector<Tensor> means = mean_model(transport_, parameters);
+  for (const Bucket& bucket : buckets_) {
+    if (!bucket.divided) continue;
+    const Tensor whole = whole_in(replica_.get(), bucket, bucket.parameters);
+    const std::vector<Tensor> mean = mean_model(transport_, {share_of(whole, weight)});
+    means.emplace_back(backend_, Shape{bucket.own->elements}, whole.dtype());
+    backend_.copy(bucket.own_part(mean[0]), means.back());
+  }
+  const std::vector<Tensor> state_means = mean_model(between(), states),
                             other_means = mean_model(transport_, others);
   meet_replica();  // what the others still read is of all
   for (std::size_t i = 0; i < states.size(); ++i) backend_.copy(state_means[i], states[i]);
@@ -298,7 +308,7 @@ void Trainer::switch_to(std::size_t k) {
   backend_.synchronize();
   close_part(means);
   meet_replica();
-  config_.model->refresh_low();
+  refresh_low();
   if (scaler_ && transport_.size() > 1) {
     LossScaleState state = scaler_->settle();
     double most[2] = {-state.scale, static_cast<double>(state.optimizer_step)};
@@ -354,9 +364,16 @@ void Trainer::load_initial() {
 
 void Trainer::share_first(const Tensor& tensor, bool keeps) {
   std::vector<std::byte> bytes(tensor.bytes());
-  if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
+  if (transport_.rank() == 0) tensor.backend().copy_to_host(tensor, bytes.data());
   transport_.world().broadcast(bytes.data(), bytes.size(), 0);
-  if (keeps && transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
+  if (keeps && transport_.rank() != 0) tensor.backend().copy_from_host(bytes.data(), tensor);
+}
+
+void Trainer::refresh_low() {
+  config_.model->refresh_low();
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.divided) replica_->show(bucket, bucket.parameters, bucket.low, bucket.vectors);
+  }
 }
 
 void Trainer::share_frozen() {
@@ -371,6 +388,7 @@ void Trainer::share_frozen() {
 }
 
 void Trainer::initialise() {
+  std::optional<WholeValues> values(std::in_place, buckets_);
   on_all_ranks(transport_, [&] {
     config_.model->initialise(config_.seed,
                               first_samples(*config_.data.dataset, config_.model->first_samples()),
@@ -378,11 +396,13 @@ void Trainer::initialise() {
   });
   load_initial();
   if (transport_.size() > 1) {
-    for (const Bucket& bucket : buckets_) share_first(bucket.parameters);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) share_first(values->of(b));
     for (const ModelBuffer* buffer : config_.model->buffers()) share_first(buffer->value);
   }
+  values->keep();
+  values.reset();
   share_frozen();
-  config_.model->refresh_low();
+  refresh_low();
   if (lookahead_) lookahead_->begin();
   if (config_.data.sampler->complexity() != Sampler::Complexity::kNone) {
     complexities_ = agree_on_complexities(*config_.data.dataset, config_.data.sampler->complexity(),
@@ -412,7 +432,9 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
   if (const std::size_t k = part_of(of); k != part_) {
     std::vector<Tensor> fresh;
     for (const Bucket& bucket : buckets_) {
-      fresh.emplace_back(backend_, bucket.parameters.shape(), bucket.parameters.dtype());
+      fresh.emplace_back(backend_,
+                         bucket.divided ? Shape{bucket.own->elements} : bucket.parameters.shape(),
+                         bucket.parameters.dtype());
       backend_.fill(fresh.back(), 0.0);  // the padding, which no file has
     }
     close_part(fresh);
@@ -425,6 +447,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
     share_frozen();
   }
   RunCounters counters;
+  std::optional<WholeValues> values(std::in_place, buckets_);
   const bool mean = is_mean_of_ranks(file),  // which every rank has read
       own_alone = replica_ && replica_->place() > 0 && !mean;
   const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
@@ -436,13 +459,15 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
     if (average_) average_->load(file, source, own_alone);
     if (lookahead_) lookahead_->load(file, source, own_alone);
   });
+  if (mean) values->keep();
+  values.reset();
   if (replica_ && !mean) {
     share_state(file, source, buckets_, *config_.optimizer.rule, true, *replica_);
     if (average_) average_->share(file, source);
     if (lookahead_) lookahead_->share(file, source);
   }
   if (by_complexity) config_.data.sampler->set_complexities(complexities_);
-  config_.model->refresh_low();
+  refresh_low();
   step_ = counters.step;
   for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
   if (transport_.rank() == 0) tell_changes(file, source);
@@ -598,9 +623,11 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   if (scaler_) counters.loss_scale = scaler_->settle();
   const bool member = replica_ && replica_->place() > 0;  // its replica's first rank saves the rest
   const PutTensor name_alone = [](const Tensor&, TensorLayout, FileTensor&tensor) { tensor = {}; },
-                  put = member   ? name_alone
-                        : copies ? static_cast<PutTensor>(to_file_tensor)
-                                 : refer_file_tensor;
+                  put = member ? name_alone
+                        // what is gathered would stay until the file is written
+                        : copies || (replica_ && !replica_->shares_memory())
+                            ? static_cast<PutTensor>(to_file_tensor)
+                            : refer_file_tensor;
   const OptimizerRule& rule = *config_.optimizer.rule;
   SafetensorsFile file =
       save_state(*config_.model, buckets_, rule, counters, config_.resolved, transport_.size(),

@@ -176,6 +176,8 @@ class Trainer {
   void share_first(const Tensor& tensor, bool keeps = true);
   /// The same of frozen parameters, of which a host may have one copy.
   void share_frozen();
+  /// After parameters were set: makes of them what layers compute with. Collective.
+  void refresh_low();
   /// Error(kUsage) where a checkpoint is of another base than `init`.
   void check_same_base(const SafetensorsFile& file, const std::string& source) const;
 

@@ -55,7 +55,7 @@ Digests digests_of(const Trainer& trainer) {
         always || (equality.after && equality.after(trainer.algorithm_steps(), static_cast<int>(b),
                                                     static_cast<int>(buckets.size())));
     if (equal) {
-      const HostBytes parameters(buckets[b].parameters);
+      const HostBytes parameters(whole_in(trainer.replica(), buckets[b], buckets[b].parameters));
       const std::size_t size = size_of(buckets[b].parameters.dtype());
       for (const BucketSlot& slot : buckets[b].layout->slots) {
         digests.names.push_back("'" + slot.parameter->name + "'");

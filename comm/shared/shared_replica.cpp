@@ -146,6 +146,9 @@ class SharedReplica final : public Replica {
   void sum(const Tensor& numbers) override {
     sum(numbers.data<double>(), static_cast<std::size_t>(numbers.elements()));
   }
+  void show(const Bucket&, const Tensor&, const Tensor&, const Tensor&) override {
+    require(false, "replica", "in memory that ranks share a bucket is not divided");
+  }
   Tensor whole(const Bucket&, const Tensor& kept) override { return kept; }
   void take(const Bucket&, const Tensor&, const Tensor&, bool) override {}
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "comm/replica.h"
@@ -152,12 +153,35 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
   std::vector<std::int64_t> first;
   for (const auto& parameter : model.parameters) {
     first.push_back(at);
-    if (!replica || replica->place() == 0 || !replica->shares_memory())
-      set_numbers(parameter->value,
-                  [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
     at += parameter->shape.elements();
   }
+  const auto begins = [&](const BucketSlot& slot) {
+    return first[static_cast<std::size_t>(slot.parameter->index)];
+  };
+  for (const starling::Bucket& bucket : buckets) {
+    if (replica && replica->place() > 0 && replica->shares_memory()) continue;
+    fill_in(replica.get(), bucket, bucket.parameters, false, [&](const Tensor& whole) {
+      for (const BucketSlot& slot : bucket.layout->slots)
+        set_numbers(whole.slice(slot.offset, slot.parameter->shape), [&](std::int64_t i) {
+          return start_value(rank, job.start_apart, begins(slot) + i);
+        });
+    });
+    if (bucket.divided) replica->show(bucket, bucket.parameters, bucket.low, bucket.vectors);
+  }
   if (replica) replica->barrier();
+  const auto whole = [&](const starling::Bucket& bucket) {
+    return whole_in(replica.get(), bucket, bucket.parameters);
+  };
+  const auto values = [&] {  // by parameter
+    std::vector<std::vector<double>> result(model.parameters.size());
+    for (const starling::Bucket& bucket : buckets) {
+      const Tensor parameters = whole(bucket);
+      for (const BucketSlot& slot : bucket.layout->slots)
+        result[static_cast<std::size_t>(slot.parameter->index)] =
+            numbers(parameters.slice(slot.offset, slot.parameter->shape));
+    }
+    return result;
+  };
   double loss_scale = job.loss_scale;
   double largest_lr = 0.0;
   std::int64_t optimizer_step = 1;
@@ -167,8 +191,7 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
     scheduler->begin_step({step, optimizer_step, loss_scale, lr, largest_lr});
     // All gradients belong to x(t), the parameters before this step's mix: so they are computed
     // before any bucket is updated.
-    std::vector<std::vector<double>> before;
-    for (const auto& parameter : model.parameters) before.push_back(numbers(parameter->value));
+    const std::vector<std::vector<double>> before = values();
     std::vector<Parameter*> order = model.order;
     if (job.ready_shuffle) {
       for (std::size_t i = order.size() - 1; i > 0; --i)
@@ -207,7 +230,7 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
     if (job.finish_every && (step + 1) % job.finish_every == 0) {
       algorithm->finish();
       std::vector<Tensor> in;
-      for (const starling::Bucket& bucket : buckets) in.push_back(bucket.parameters);
+      for (const starling::Bucket& bucket : buckets) in.push_back(whole(bucket));
       mean_model(all, in);
     }
     if (job.resume_after == step + 1) {
@@ -221,12 +244,19 @@ std::vector<double> run_job(const Job& job, Transport& all, Backend& backend, st
   algorithm->finish();
   if (way) *way = mixer->name();
   for (const starling::Bucket& bucket : buckets) {
-    if (job.compute == DType::kBFloat16) check_low<BFloat16>(bucket.parameters, bucket.low);
-    if (job.compute == DType::kFloat16) check_low<Float16>(bucket.parameters, bucket.low);
+    if (job.compute == DType::kBFloat16) check_low<BFloat16>(whole(bucket), bucket.low);
+    if (job.compute == DType::kFloat16) check_low<Float16>(whole(bucket), bucket.low);
   }
   std::vector<double> result;
-  for (const auto& parameter : model.parameters) {
-    for (const double value : numbers(parameter->value)) result.push_back(value);
+  for (const std::vector<double>& of : values()) result.insert(result.end(), of.begin(), of.end());
+  if (!buckets.empty() && buckets[0].divided) {
+    for (const auto& parameter : model.parameters) {
+      const auto begin = result.begin() + first[static_cast<std::size_t>(parameter->index)];
+      if (!parameter->is_weight())
+        require(std::ranges::equal(numbers(parameter->value),
+                                   std::span(begin, begin + parameter->shape.elements())),
+                "test", "vector {} that layers compute with is another one", parameter->name);
+    }
   }
   return result;
 }

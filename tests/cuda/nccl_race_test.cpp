@@ -151,12 +151,15 @@ TEST_CASE(
 }
 
 TEST_CASE("nccl/race: whole runs in replicas have none, and all ranks issue in one order") {
-  for (const char* precision : {"bf16", "fp16"}) {
-    CAPTURE(std::string(precision));
-    FakeNccl nccl(4);
-    const nlohmann::json config = with(race_config("gossip", precision, false),
-                                       {{"accumulate", 1}, {"sync", {{"replica", 2}}}});
-    check_order(record_run(4, config, by_nccl(nccl)), 4);
+  for (const char* algorithm : {"gossip", "allreduce"}) {
+    for (const char* precision : {"fp32", "bf16", "fp16"}) {
+      CAPTURE(std::string(algorithm));
+      CAPTURE(std::string(precision));
+      FakeNccl nccl(4);
+      const nlohmann::json config = with(race_config(algorithm, precision, false),
+                                         {{"accumulate", 1}, {"sync", {{"replica", 2}}}});
+      check_order(record_run(4, config, by_nccl(nccl)), 4);
+    }
   }
 }
 

@@ -279,9 +279,13 @@ TEST_CASE("nccl/training: ranks that are one replica have the numbers of one wit
   const auto numbers = [](const GraphOutcome& outcome) {
     std::map<std::string, std::vector<double>> result;
     for (const auto& [name, tensor] : outcome.tensors) {
-      if (tensor.dtype != DType::kFloat64) continue;
-      const auto* const first = reinterpret_cast<const double*>(tensor.bytes.data());
-      result[name].assign(first, first + tensor.shape.elements());
+      const auto take = [&, &values = result[name]](const auto* first) {
+        values.assign(first, first + tensor.shape.elements());
+      };
+      if (tensor.dtype == DType::kFloat64)
+        take(reinterpret_cast<const double*>(tensor.bytes.data()));
+      if (tensor.dtype == DType::kFloat32)
+        take(reinterpret_cast<const float*>(tensor.bytes.data()));
     }
     return result;
   };
@@ -302,13 +306,29 @@ TEST_CASE("nccl/training: ranks that are one replica have the numbers of one wit
                {{"clip_norm", 0.1}, {"ema", {{"decay", 0.9}}}, {"lookahead", {{"every", 5}}}}),
           with({{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}}, kAllReduce),
           with(adamw, {{"sync", {{"algorithm", {{"type", "diloco"}, {"period", 3}}}}}}),
-          with(kAllReduce, {{"sync", {{"bucket_mb", 1.0}}}, {"accumulate", 2}})};
+          with(kAllReduce, {{"sync", {{"bucket_mb", 1.0}}}, {"accumulate", 2}}),
+          // with fp32 numbers by parts
+          with(adamw, {{"precision", "bf16"},
+                       {"clip_norm", 0.1},
+                       {"ema", {{"decay", 0.9}}},
+                       {"lookahead", {{"every", 5}}}}),
+          with({{"optimizer", {{"type", "schedule_free_adamw"}, {"momentum", nullptr}}},
+                {"precision", "bf16"}},
+               kAllReduce),
+          with(kAllReduce,
+               {{"precision", "fp16"},
+                {"sync",
+                 {{"bucket_mb", 0.0005},
+                  {"switch",
+                   {{{"step", 7}, {"algorithm", {{"type", "local_sgd"}, {"period", 2}}}}}}}}})};
   for (const json& variant : variants) {
     for (const auto& [replicas, size] : {std::pair{2, 2}, {1, 3}}) {
       CAPTURE(variant.dump());
       CAPTURE(size);
       if (replicas == 1 && variant.contains("sync") && variant["sync"].contains("topology"))
         continue;  // of one rank
+      const bool low = variant.contains("precision");
+      if (low && (replicas == 1) != variant.contains("sync")) continue;
       const json config = with(plain, variant),
                  divided = with(config, {{"sync", {{"replica", size}}}}),
                  whole = with(config, {{"batch_size", 3 * size}, {"cuda_graphs", false}});
@@ -325,8 +345,15 @@ TEST_CASE("nccl/training: ranks that are one replica have the numbers of one wit
         for (const auto& [name, of_rank] : expected) {
           CAPTURE(name);
           REQUIRE(values[name].size() == of_rank.size());
-          for (std::size_t i = 0; i < of_rank.size(); ++i)
-            CHECK(std::abs(values[name][i] - of_rank[i]) <= 1e-12);
+          double furthest = 0.0, all = 0.0;
+          for (std::size_t i = 0; i < of_rank.size(); ++i) {
+            const double apart = std::abs(values[name][i] - of_rank[i]);
+            furthest = std::max(furthest, apart);
+            all += apart;
+          }
+          // In low precision Adam takes a step of its own where a gradient is about 0
+          CHECK((low ? all / static_cast<double>(of_rank.size()) : furthest) <=
+                (low ? 0.01 : 1e-12));
         }
       }
     }

@@ -508,7 +508,7 @@ double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, std::si
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
                        const ShapeTrace& trace) {
   // A replica counts as one rank, and each of its ranks has a share of what it keeps; on GPUs it
-  // has the parameters whole.
+  // has what layers compute with whole.
   const RankLayout site = of_ranks.replicas();
   const bool replicas = of_ranks.replica > 1;
   const double share = 1.0 / of_ranks.replica;
@@ -602,7 +602,16 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
   }
   for (double* kept : {&need.states, &need.average, &need.sync}) *kept *= share;
   need.receive += share * most_received;
-  if (config.device.type != "cuda") need.parameters *= share, need.low *= share;
+  if (config.device.type != "cuda") {
+    need.parameters *= share, need.low *= share;
+  } else if (replicas && low) {  // divided buckets
+    need.parameters *= share;
+    for (const BucketLayout& bucket : plan.buckets) {
+      for (const VectorRange& range : vectors_of(bucket))
+        need.parameters +=
+            static_cast<double>(range.elements) * static_cast<double>(size_of(config.device.dtype));
+    }
+  }
   need.activations = static_cast<double>(trace.activation_bytes);
   for (const TensorInfo& tensor : config.data.info.tensors) {
     if (tensor.shape.rank() == 0) continue;  // a number a sample

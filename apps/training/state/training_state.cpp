@@ -188,7 +188,18 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
   file.metadata.clear();
   // Another algorithm has other tensors.
   std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with("sync."); });
-  add_model_tensors(model, "model.", file, put);
+  for (const Bucket& bucket : buckets) {
+    const Tensor whole = whole_in(replica, bucket, bucket.parameters);
+    for (const BucketSlot& slot : bucket.layout->slots)
+      put(whole.slice(slot.offset, slot.parameter->shape), slot.parameter->layout,
+          file.tensors["model." + slot.parameter->name]);
+  }
+  for (const Parameter* parameter : model.parameters()) {
+    if (!parameter->trainable && parameter->in != Parameter::In::kBase)
+      put(parameter->value, parameter->layout, file.tensors["model." + parameter->name]);
+  }
+  for (const ModelBuffer* buffer : model.buffers())
+    put(buffer->value, TensorLayout::kPlain, file.tensors["model." + buffer->name]);
   const auto add = [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
     put(tensor, parameter.layout, file.tensors[name]);
   };

@@ -85,8 +85,8 @@ int read_replica(ConfigSection& sync, const SyncPartners& with) {
       "replica", 1.0, Range::closed(1, 4096), {"host"}, word,
       "consecutive ranks of a host that form one replica, which counts as one rank with the batch "
       "of all: with 4, 8 ranks are two replicas. Each rank updates a part of the model and keeps "
-      "that part's states; on CPUs they share its memory, on GPUs each has the parameters; host: "
-      "all ranks of a host");
+      "that part's states; on CPUs they share its memory, on GPUs each has the parameters, in bf16 "
+      "and fp16 their fp32 numbers by parts; host: all ranks of a host");
   const int replica = word.empty() ? static_cast<int>(given) : on_host;
   sync.resolve("replica", replica);
   const std::vector<int> allowed = replica_sizes(with.site);

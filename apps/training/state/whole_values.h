@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/bucket.h"
+#include "comm/replica.h"
+#include "core/backend.h"
+
+namespace starling {
+
+/// Gives parameters of divided buckets whole values, in host memory, while it lives: for what reads
+/// or writes a model by its tensors. Where no bucket is divided it does nothing. Buckets outlive it.
+class WholeValues {
+ public:
+  /// Uninitialised values, of vectors too.
+  explicit WholeValues(const std::vector<Bucket>& buckets);
+  /// Those of `parameters`, one tensor per bucket with its parts, for matrices; on ranks that are
+  /// not to `read` them values stay empty. All ranks of the replica call this.
+  WholeValues(const std::vector<Bucket>& buckets, Replica* replica,
+              const std::vector<Tensor>& parameters, bool read);
+  ~WholeValues();
+  WholeValues(const WholeValues&) = delete;
+  WholeValues& operator=(const WholeValues&) = delete;
+
+  /// The bucket's numbers; its parameters where it is not divided.
+  Tensor of(std::size_t bucket) const;
+  /// Copies this rank's part of them to its parameters.
+  void keep() const;
+
+ private:
+  void give(std::size_t bucket, const Tensor& values, bool vectors);
+
+  const std::vector<Bucket>& buckets_;
+  std::unique_ptr<Backend> host_;
+  std::vector<Tensor> values_;                         ///< by bucket; empty: not divided
+  std::vector<std::pair<Parameter*, Tensor>> before_;  ///< what they have else
+};
+
+}  // namespace starling
