@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -238,9 +239,8 @@ std::string metadata_checksum(const SafetensorsFile& file) {
   return checksum(text);
 }
 
-void check_bytes(const Reader& reader, const std::string& name, std::span<const std::byte> bytes,
-                 const std::string& written, const char* remedy) {
-  const std::string found = checksum(bytes.data(), bytes.size());
+void check_sum(const Reader& reader, const std::string& name, const std::string& found,
+               const std::string& written, const char* remedy) {
   if (found == written) return;
   reader.refuse(name,
                 fmt::format("its bytes are not those that were written (checksum {}, was {}); {}",
@@ -341,19 +341,33 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
     std::optional<std::string> sum;
     if (const auto known = sums.find(extent.name); written || known != sums.end())
       sum = known == sums.end() ? "" : known->second;
-    const auto read = [shared, extent, at = 8 + header_size + extent.begin, sum,
-                       remedy = written ? "the file is damaged" : kRemedy](
-                          std::vector<std::byte>& bytes) -> std::span<const std::byte> {
+    const std::uint64_t begin = 8 + header_size + extent.begin;
+    const char* const remedy = written ? "the file is damaged" : kRemedy;
+    const auto read = [shared, extent, begin, sum,
+                       remedy](std::vector<std::byte>& bytes) -> std::span<const std::byte> {
       bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));
-      shared->read(at, bytes.data(), bytes.size());
-      if (sum) check_bytes(*shared, extent.name, bytes, *sum, remedy);
+      shared->read(begin, bytes.data(), bytes.size());
+      if (sum) check_sum(*shared, extent.name, checksum(bytes.data(), bytes.size()), *sum, remedy);
       return bytes;
     };
     FileTensor& tensor = file.tensors[extent.name];
-    if (reading == Reading::kLater)
-      tensor.source = read;
-    else
+    if (reading == Reading::kNow) {
       read(tensor.bytes);
+      continue;
+    }
+    tensor.source = read;
+    tensor.pieces = [shared, extent, begin, sum, remedy](const auto& use) {
+      std::vector<std::byte> piece(kPiece);
+      ChecksumOfPieces found;
+      const std::uint64_t bytes = extent.end - extent.begin;
+      for (std::uint64_t at = 0; at < bytes; at += kPiece) {
+        piece.resize(std::min<std::uint64_t>(kPiece, bytes - at));
+        shared->read(begin + at, piece.data(), piece.size());
+        if (sum) found.add(piece.data(), piece.size());
+        use(std::span<const std::byte>(piece));
+      }
+      if (sum) check_sum(*shared, extent.name, found.take(), *sum, remedy);
+    };
   }
   return file;
 }
@@ -373,17 +387,22 @@ SafetensorsFile read_safetensors(const std::string& path, const FileDigest* writ
 
 namespace {
 
-/// An exponent of ones alone is infinity or NaN. Without a branch, so that it is done many at a
-/// time.
+/// An exponent of ones alone is infinity or NaN: with one more at its lowest place it carries into
+/// the sign's. All numbers of a word at once.
 template <class Bits>
 bool no_exponent_of_ones(std::span<const std::byte> bytes, Bits ones) {
-  unsigned found = 0;
-  for (std::size_t at = 0; at + sizeof(Bits) <= bytes.size(); at += sizeof(Bits)) {
-    Bits bits;
-    std::memcpy(&bits, bytes.data() + at, sizeof bits);
-    found |= static_cast<unsigned>((bits & ones) == ones);
+  constexpr std::uint64_t kEach = UINT64_MAX / std::numeric_limits<Bits>::max();
+  const std::uint64_t exponents = kEach * ones, lowest = exponents & ~(exponents << 1),
+                      signs = kEach << (8 * sizeof(Bits) - 1);
+  std::uint64_t found = 0, word = 0;
+  std::size_t at = 0;
+  for (; at + sizeof word <= bytes.size(); at += sizeof word) {
+    std::memcpy(&word, bytes.data() + at, sizeof word);
+    found |= (word & exponents) + lowest;
   }
-  return found == 0;
+  word = 0;
+  if (at < bytes.size()) std::memcpy(&word, bytes.data() + at, bytes.size() - at);
+  return ((found | ((word & exponents) + lowest)) & signs) == 0;
 }
 
 }  // namespace
@@ -400,6 +419,15 @@ bool all_finite(DType dtype, std::span<const std::byte> bytes) {
 
 std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& room) {
   return tensor.source ? tensor.source(room) : std::span<const std::byte>(tensor.bytes);
+}
+
+void each_piece(const FileTensor& tensor,
+                const std::function<void(std::span<const std::byte>)>& use) {
+  if (tensor.pieces) return tensor.pieces(use);
+  std::vector<std::byte> room;
+  const std::span<const std::byte> bytes = bytes_of(tensor, room);
+  for (std::size_t at = 0; at < bytes.size(); at += kPiece)
+    use(bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
 }
 
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file,

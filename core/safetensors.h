@@ -23,6 +23,8 @@ struct FileTensor {
   /// is read later (Reading), reads them. Called twice in writing, for the checksum and for the
   /// file.
   std::function<std::span<const std::byte>(std::vector<std::byte>& room)> source = {};
+  /// Beside `source`, of a file that is read later: reads the bytes for each_piece().
+  std::function<void(const std::function<void(std::span<const std::byte>)>& use)> pieces = {};
 };
 
 struct SafetensorsFile {
@@ -42,9 +44,15 @@ struct FileDigest {
 
 /// The bytes of a tensor, in `room` where it has none of its own.
 std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& room);
+/// Calls use() with the bytes in their order, in pieces of whole numbers that stay in the
+/// processor's cache: a large model is read faster than memory for it could be taken. What is wrong
+/// with a file's bytes may be told only after the last piece.
+void each_piece(const FileTensor& tensor,
+                const std::function<void(std::span<const std::byte>)>& use);
 
-/// When a file's tensors are read: at once, or each when bytes_of() asks for it, so that no more
-/// than one is held. Then the file stays open, and what is wrong with bytes is told there.
+/// When a file's tensors are read: at once, or each when bytes_of() or each_piece() asks for it, so
+/// that no more than one is held. Then the file stays open, and what is wrong with bytes is told
+/// there.
 enum class Reading : std::uint8_t { kNow, kLater };
 
 /// Reads a whole file. Validates everything before use (header length, offsets, overlaps, gaps,

@@ -428,11 +428,12 @@ void Model::drop_memory() {
   for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 
-void Model::initialise(std::uint64_t seed, const FirstSamples& samples, bool base) {
+void Model::initialise(std::uint64_t seed, const FirstSamples& samples,
+                       const std::function<bool(const Parameter&)>& draws) {
   std::uint32_t tensor = 0;
   for (const Parameter* parameter : parameters_) {
     const std::uint32_t number = tensor++;
-    if (base || parameter->in != Parameter::In::kBase)
+    if (!draws || draws(*parameter))
       write_initial(parameter->value, parameter->init, seed, number, parameter->name);
   }
   for (const ModelBuffer* buffer : buffers_)

@@ -241,8 +241,9 @@ class Model {
   /// The number of samples that initialise() needs.
   std::int64_t first_samples() const { return root_->first_samples(); }
   /// Writes initial values. Number i of tensor k depends on (seed, k, i) only, and for some layers
-  /// on the samples. `base`: also of what is a base's alone (Parameter::In).
-  void initialise(std::uint64_t seed, const FirstSamples& samples = {}, bool base = true);
+  /// on the samples. `draws`: of which parameters; empty: of all. The others keep what they hold.
+  void initialise(std::uint64_t seed, const FirstSamples& samples = {},
+                  const std::function<bool(const Parameter&)>& draws = {});
 
  private:
   std::unique_ptr<Layer> root_;

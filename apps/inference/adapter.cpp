@@ -265,13 +265,11 @@ SafetensorsFile read_base(const std::string& path, const Model& model) {
 
 std::string digest_of(const SafetensorsFile& file) {
   ChecksumOfPieces sum;
-  std::vector<std::byte> room;
   for (const auto& [name, tensor] : file.tensors) {
     const std::string head =
         fmt::format("{} {} {}\n", name, name_of(tensor.dtype), tensor.shape.text());
     sum.add(head.data(), head.size());
-    const std::span<const std::byte> bytes = bytes_of(tensor, room);
-    sum.add(bytes.data(), bytes.size());
+    each_piece(tensor, [&](auto bytes) { sum.add(bytes.data(), bytes.size()); });
   }
   return sum.take();
 }

@@ -620,8 +620,9 @@ bool is_in(const SafetensorsFile& file, DType type) {
 /// The same numbers in that type.
 void narrow(SafetensorsFile& file, DType type) {
   for (auto& [name, tensor] : file.tensors) {
-    tensor.source = [wide = std::make_shared<const FileTensor>(std::move(tensor)),
-                     type](std::vector<std::byte>& room) -> std::span<const std::byte> {
+    auto wide = std::make_shared<const FileTensor>(std::move(tensor));
+    tensor = {type, wide->shape, {}};
+    tensor.source = [wide, type](std::vector<std::byte>& room) -> std::span<const std::byte> {
       std::vector<std::byte> memory;
       const std::span<const std::byte> bytes = bytes_of(*wide, memory);
       room.resize(bytes.size() / 2);
@@ -634,7 +635,6 @@ void narrow(SafetensorsFile& file, DType type) {
       }
       return room;
     };
-    tensor.dtype = type;
   }
 }
 

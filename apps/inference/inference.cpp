@@ -103,7 +103,6 @@ class LoadedModel final : public InferenceModel {
     const std::vector<std::string> known = classes();
     for (auto i = known.size(); i < static_cast<std::size_t>(output().back()); ++i)
       description_.classes.push_back(name_of_output(known, i));
-    check_model_tensors(file, source_, *model_, formats_.parameters, formats_.activations);
     backend_ = backend_of(options);
     if (const auto refusal = model_->unsupported(formats_.activations, backend_->device()))
       throw Error(*refusal);

@@ -47,10 +47,10 @@ std::vector<std::byte> converted(std::span<const std::byte> bytes, DType from, D
   return result;
 }
 
-/// Error(kUsage) where a number is finite in the file, but not in the format that it is to have.
-void check_range(std::span<const std::byte> own, DType from, DType to,
-                 std::span<const std::byte> bytes, const std::string& what) {
-  if (all_finite(to, bytes)) return;
+/// What is wrong where a number is finite in the file, but not in the format that it is to have.
+std::string range_fault(std::span<const std::byte> own, DType from, DType to,
+                        std::span<const std::byte> bytes) {
+  if (size_of(to) > size_of(from) || all_finite(to, bytes)) return {};
   double largest = 0.0;
   const std::vector<std::byte> wide = converted(own, from, DType::kFloat64);
   for (std::size_t at = 0; at < wide.size(); at += sizeof(double)) {
@@ -58,10 +58,10 @@ void check_range(std::span<const std::byte> own, DType from, DType to,
     std::memcpy(&value, wide.data() + at, sizeof value);
     if (std::abs(value) > std::abs(largest)) largest = value;
   }
-  fail(ExitCode::kUsage, "model file",
-       "{} holds {:.6g}, which {} cannot hold; use a model of smaller numbers, or a precision of "
-       "more range",
-       what, largest, name_of(to));
+  return fmt::format(
+      "holds {:.6g}, which {} cannot hold; use a model of smaller numbers, or a precision of more "
+      "range",
+      largest, name_of(to));
 }
 
 }  // namespace
@@ -76,6 +76,7 @@ void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file)
   file.dtype = tensor.dtype();
   file.shape = file_shape(tensor.shape(), layout);
   file.source = nullptr;
+  file.pieces = nullptr;
   file.bytes.resize(tensor.bytes());
   if (layout == TensorLayout::kPlain) {
     tensor.backend().copy_to_host(tensor, file.bytes.data());
@@ -115,28 +116,37 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
     fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype),
          name_of(tensor.dtype()));
   }
-  std::vector<std::byte> room;
-  const std::span<const std::byte> own = bytes_of(file, room);
-  if (!all_finite(file.dtype, own)) {
-    fail(ExitCode::kUsage, "model file",
-         "{} holds numbers that are not finite: the file is of a model that diverged; use another",
-         what);
-  }
-  std::vector<std::byte> other, memory;  // copies only where they differ from the file's bytes
-  const std::byte* bytes = own.data();
-  if (file.dtype != tensor.dtype()) {
-    other = converted(own, file.dtype, tensor.dtype());
-    check_range(own, file.dtype, tensor.dtype(), other, what);
-    bytes = other.data();
-  }
-  if (low && *low != tensor.dtype() && file.dtype != *low)
-    check_range(own, file.dtype, *low, converted(own, file.dtype, *low), what);
-  if (layout != TensorLayout::kPlain) {
-    memory.resize(tensor.bytes());
-    to_memory_layout(bytes, tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
-    bytes = memory.data();
-  }
-  tensor.backend().copy_from_host(bytes, tensor);
+  const bool checks = tensor.backend().device() == DeviceType::kMeta,  // and keeps nothing
+      turns =
+          !checks && (layout == TensorLayout::kConvWeight || layout == TensorLayout::kTransposed);
+  std::vector<std::byte> whole(turns ? tensor.bytes() : 0), other;
+  std::string fault;  // told after the last piece, when the bytes are known to be the file's own
+  std::int64_t at = 0;
+  each_piece(file, [&](std::span<const std::byte> own) {
+    if (fault.empty() && !all_finite(file.dtype, own))
+      fault =
+          "holds numbers that are not finite: the file is of a model that diverged; use another";
+    std::span<const std::byte> bytes = own;
+    const bool widens = size_of(tensor.dtype()) > size_of(file.dtype);
+    if (file.dtype != tensor.dtype() && !(checks && widens)) {
+      bytes = other = converted(own, file.dtype, tensor.dtype());
+      if (fault.empty()) fault = range_fault(own, file.dtype, tensor.dtype(), bytes);
+    }
+    if (fault.empty() && low && *low != tensor.dtype() && file.dtype != *low)
+      fault = range_fault(own, file.dtype, *low, converted(own, file.dtype, *low));
+    const auto count = static_cast<std::int64_t>(own.size() / size_of(file.dtype));
+    if (turns)
+      std::memcpy(whole.data() + static_cast<std::size_t>(at) * size_of(tensor.dtype()),
+                  bytes.data(), bytes.size());
+    else
+      tensor.backend().copy_from_host(bytes.data(), tensor.slice(at, Shape{count}));
+    at += count;
+  });
+  if (!fault.empty()) fail(ExitCode::kUsage, "model file", "{} {}", what, fault);
+  if (!turns) return;
+  std::vector<std::byte> memory(tensor.bytes());
+  to_memory_layout(whole.data(), tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
+  tensor.backend().copy_from_host(memory.data(), tensor);
 }
 
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
@@ -234,13 +244,6 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
            name);
     }
   }
-}
-
-void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model,
-                         DType dtype, DType compute) {
-  model.allocate(meta_backend(), dtype, compute);
-  load_model_tensors(file, source, "", model);
-  model.drop_memory();
 }
 
 }  // namespace starling

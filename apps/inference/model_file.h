@@ -37,9 +37,4 @@ void take_names(SafetensorsFile& file, const std::string& source, const Model& m
 void load_model_tensors(const SafetensorsFile& file, const std::string& source,
                         const std::string& prefix, Model& model, bool base = false);
 
-/// Whether load_model_tensors() would take the file, found on shapes alone: before a run makes its
-/// output folder. The model has no memory afterwards.
-void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model,
-                         DType dtype = DType::kFloat32, DType compute = DType::kFloat32);
-
 }  // namespace starling

@@ -389,10 +389,15 @@ void Trainer::share_frozen() {
 
 void Trainer::initialise() {
   std::optional<WholeValues> values(std::in_place, buckets_);
+  // What a file has is not drawn first, which takes longer than to read it
+  const InitialFile& init = config_.state.init;
+  const auto draws = [&](const Parameter& parameter) {
+    return init.file.empty() || parameter.in == Parameter::In::kAdapter ||
+           keeps_own(init, *config_.model, parameter.name);
+  };
   on_all_ranks(transport_, [&] {
-    config_.model->initialise(config_.seed,
-                              first_samples(*config_.data.dataset, config_.model->first_samples()),
-                              !config_.state.lora);
+    config_.model->initialise(
+        config_.seed, first_samples(*config_.data.dataset, config_.model->first_samples()), draws);
   });
   load_initial();
   if (transport_.size() > 1) {

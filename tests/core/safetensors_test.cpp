@@ -155,6 +155,35 @@ TEST_CASE("core/safetensors: a file's own checksums are checked, and what has no
   }
 }
 
+TEST_CASE("core/safetensors: what is read in pieces are the bytes, and the last piece is checked") {
+  const test::Folder folder;
+  SafetensorsFile file;
+  file.tensors["long"] = tensor_of(DType::kFloat64, Shape{40'001});
+  file.tensors["none"] = tensor_of(DType::kFloat32, Shape{0});
+  const std::vector<std::byte> own = file.tensors["long"].bytes;
+  add_checksums(file);
+  const std::string path = folder / "a.safetensors";
+  const auto in_pieces = [](const FileTensor& tensor) {
+    std::vector<std::byte> all;
+    each_piece(tensor, [&](std::span<const std::byte> piece) {
+      CHECK(piece.size() % 8 == 0);
+      all.insert(all.end(), piece.begin(), piece.end());
+    });
+    return all;
+  };
+  write_safetensors(path, file);
+  for (const Reading reading : {Reading::kNow, Reading::kLater}) {
+    const SafetensorsFile read = read_safetensors(path, nullptr, {}, reading);
+    CHECK(in_pieces(read.tensors.at("long")) == own);
+    CHECK(in_pieces(read.tensors.at("none")).empty());
+  }
+  file.tensors["long"].bytes.back() ^= std::byte{1};
+  write_safetensors(path, file);
+  const SafetensorsFile damaged = read_safetensors(path, nullptr, {}, Reading::kLater);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { in_pieces(damaged.tensors.at("long")); }),
+                 "tensor 'long': its bytes are not those that were written"));
+}
+
 TEST_CASE("core/safetensors: the layout of the file, byte by byte") {
   const test::Folder folder;
   const std::string header =

@@ -148,9 +148,7 @@ void turn_matrices(const InitialFile& init, SafetensorsFile& file, Model& model)
     const std::span<const std::byte> own = bytes_of(found->second, room);
     std::vector<std::byte> bytes(own.size());
     to_file_layout(own.data(), tensor.shape(), layout, size_of(found->second.dtype), bytes.data());
-    found->second.bytes = std::move(bytes);
-    found->second.source = nullptr;
-    found->second.shape = file_shape(tensor.shape(), layout);
+    found->second = {found->second.dtype, file_shape(tensor.shape(), layout), std::move(bytes)};
   });
   if (!on_shapes_alone(model))
     log::info("init: {}: its linear layers' matrices are output×input, as {}; all are transposed",
