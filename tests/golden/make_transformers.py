@@ -5,9 +5,10 @@ transformers and torchvision (without it the cases of vit are kept as they are):
 
     python3 tests/golden/make_transformers.py
 
-Both sides make initial values, tokens and images from a hash. Stored are losses, the names and
-shapes of tensors, what transformers writes into config.json, and how many parameters the models of
-usual sizes have.
+Both sides make initial values, tokens and images from a hash. Stored are losses, and of models of
+text the first step's logits behind the first sample, and each tensor's gradient as one number: its
+product with numbers of that hash. Also the names and shapes of tensors, what transformers writes
+into config.json, and how many parameters the models of usual sizes have.
 """
 import json
 import math
@@ -140,7 +141,7 @@ def logits(model, length):
 
 
 def run(model, samples, length):
-    losses = []
+    losses, first = [], {}
     for step in range(STEPS):
         if length:
             count, vocab = samples * (length + 1), model.config.vocab_size
@@ -154,10 +155,13 @@ def run(model, samples, length):
         losses.append(loss.item())
         model.zero_grad()
         loss.backward()
+        if step == 0 and length:
+            first = {"logits": logits[0, -1].tolist(), "gradients": [
+                p.grad.flatten().dot(torch.from_numpy(hashed(1000 + k, p.numel())) - 0.5).item() for k, p in enumerate(model.parameters())]}
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter -= LR * parameter.grad
-    return losses
+    return {"losses": losses, **first}
 
 
 def main():
@@ -184,7 +188,7 @@ def main():
         model = made(config).train()
         fill(model)
         cases[name] = {"model": config, "samples": samples, "length": length,
-                       "tensors": [[n, list(p.shape)] for n, p in model.named_parameters()], "losses": run(model, samples, length)}
+                       "tensors": [[n, list(p.shape)] for n, p in model.named_parameters()], **run(model, samples, length)}
         if length:
             cases[name]["config"] = model.config.to_dict()
     with torch.device("meta"):

@@ -56,6 +56,46 @@ Tensor of_int32(const std::vector<std::int32_t>& numbers, const Shape& shape) {
   return tensor;
 }
 
+/// A tensor's numbers in a file's order.
+std::vector<double> numbers(const Tensor& from, TensorLayout layout = TensorLayout::kPlain) {
+  std::vector<double> memory(static_cast<std::size_t>(from.elements())), result(memory.size());
+  cpu().copy_to_host(functions::in_format(from, DType::kFloat64, cpu()), memory.data());
+  to_file_layout(reinterpret_cast<const std::byte*>(memory.data()), from.shape(), layout,
+                 sizeof(double), reinterpret_cast<std::byte*>(result.data()));
+  return result;
+}
+
+/// What transformers computes in fp64.
+void check_close(double found, double expected, DType dtype) {
+  const double within = dtype == DType::kFloat64 ? 1e-10 : 1e-5;
+  CHECK(std::abs(found - expected) <= within * std::max(1.0, std::abs(expected)));
+}
+
+/// Logits behind the first sample.
+void check_logits(const nlohmann::json& given, Model& model, const Variable& tokens) {
+  Pass pass{cpu()};
+  const Tensor all = model.forward(tokens, pass).value();
+  const auto expected = given["logits"].get<std::vector<double>>();
+  const std::vector<double> found = numbers(all);
+  const std::size_t first = (given["length"].get<std::size_t>() - 1) * expected.size();
+  for (std::size_t k = 0; k < expected.size(); ++k)
+    check_close(found[first + k], expected[k], all.dtype());
+}
+
+/// Each tensor's gradient as one number: its product with hashed ones.
+void check_gradients(const nlohmann::json& given, const Model& model) {
+  for (const Parameter* parameter : model.parameters()) {
+    CAPTURE(parameter->name);
+    const std::vector<double> g = numbers(parameter->grad, parameter->layout),
+                              u = hashed(1000 + static_cast<std::uint64_t>(parameter->index),
+                                         g.size());
+    double sum = 0.0;
+    for (std::size_t i = 0; i < g.size(); ++i) sum += g[i] * (u[i] - 0.5);
+    check_close(sum, given["gradients"][static_cast<std::size_t>(parameter->index)],
+                parameter->grad.dtype());
+  }
+}
+
 /// The losses of a case, in `compute`'s arithmetic.
 std::vector<double> losses_of(const nlohmann::json& given, double rate, DType compute) {
   const std::int64_t samples = given["samples"], length = given["length"];
@@ -96,6 +136,7 @@ std::vector<double> losses_of(const nlohmann::json& given, double rate, DType co
       const Shape shape{samples, length};
       const Variable x(of_int32(tokens, shape));
       const Tensor y = of_int32(targets, shape);
+      if (step == 0 && given.contains("logits") && wide == compute) check_logits(given, *model, x);
       // Both ways to the loss, in turn.
       loss = step % 2 == 0 ? functions::linear_cross_entropy(text->hidden(x, pass), text->head(), y,
                                                              1.0, pass, 4)
@@ -115,6 +156,7 @@ std::vector<double> losses_of(const nlohmann::json& given, double rate, DType co
     cpu().copy_to_host(functions::in_format(loss.value(), DType::kFloat64, cpu()), &number);
     losses.push_back(number);
     tape.backward(loss);
+    if (step == 0 && given.contains("gradients") && wide == compute) check_gradients(given, *model);
     for (const Parameter* parameter : model->parameters()) {
       if (!parameter->trainable) continue;
       const Tensor& p = parameter->value;
@@ -155,7 +197,7 @@ void check_losses(const char* file) {
 
 }  // namespace
 
-TEST_CASE("parity/transformers: losses of ten steps are PyTorch's") {
+TEST_CASE("parity/transformers: losses of ten steps, logits and gradients are PyTorch's") {
   check_losses("golden/transformers.json");
 }
 
