@@ -81,6 +81,16 @@ TEST_CASE("init/names: a model begins from files that name its tensors as other 
             bare[name.substr(std::string("transformer.").size())] = tensor;
           file.tensors = bare;
         }) == expected);
+  const auto refused = [&](const FileTensor& tensor) {
+    return test::error_of(ExitCode::kUsage, [&] {
+      load([&](SafetensorsFile& file) { file.tensors["transformer.h.0.ln_1.weight"] = tensor; });
+    });
+  };
+  const std::string norm = "other.safetensors: tensor transformer.h.0.ln_1.weight ";
+  CHECK(test::contains(refused({DType::kFloat32, {9}, std::vector<std::byte>(36)}),
+                       norm + "has shape 9, needed: 8"));
+  CHECK(test::contains(refused({DType::kInt32, {8}, std::vector<std::byte>(32)}),
+                       norm + "is int32, needed: fp32"));
   const auto other_head = [&](SafetensorsFile& file) {
     file.tensors[head] = file.tensors[table];
     file.tensors[head].bytes[0] ^= std::byte{1};
