@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "apps/inference/generation.h"
 #include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -102,29 +103,35 @@ TextScore score_tokens(Model& model, Backend& backend, std::span<const std::int3
 ScoredTokens tokens_to_score(const Tokenizer& tokenizer, const TextBounds& bounds,
                              std::string_view context, std::string_view continuation) {
   ScoredTokens result;
+  std::vector<std::int32_t>& tokens = result.tokens;
+  const std::vector<std::int32_t>& from = bounds.begin.empty() ? bounds.ends : bounds.begin;
+  const std::string_view word = from.empty() ? "" : tokenizer.bytes_of(from.front());
+  const auto begun = [&](std::string_view text) {
+    const bool has = !word.empty() && text.starts_with(word);
+    return prompt_tokens(tokenizer, has ? TextBounds() : bounds, text);
+  };
+  const auto count = [](const std::vector<std::int32_t>& some) { return std::ssize(some); };
   if (context.empty()) {
-    const std::vector<std::int32_t>& from = bounds.begin.empty() ? bounds.ends : bounds.begin;
     if (from.empty())
       fail(ExitCode::kUsage, "score", {.key = "context"},
            "is empty, and the model has no token that begins or ends texts; give a context");
-    result.tokens = {from.front()};
-    tokenizer.encode(continuation, result.tokens);
-    result.count = static_cast<std::int64_t>(result.tokens.size()) - 1;
+    tokenizer.encode(continuation, tokens);
+    if (tokens.empty() || tokens.front() != from.front())
+      tokens.insert(tokens.begin(), from.front());
+    result.count = count(tokens) - 1;
     return result;
   }
-  std::vector<std::int32_t> alone;
-  tokenizer.encode(context.substr(0, without_blanks(context)), alone);
-  tokenizer.encode(std::string(context) + std::string(continuation), result.tokens);
-  result.count = static_cast<std::int64_t>(result.tokens.size()) -
-                 static_cast<std::int64_t>(std::min(alone.size(), result.tokens.size()));
-  if (alone.empty()) {  // a context of blanks alone has no token before the first
-    const std::vector<std::int32_t>& from = bounds.begin.empty() ? bounds.ends : bounds.begin;
-    if (!from.empty()) {
-      result.tokens.insert(result.tokens.begin(), from.front());
-    } else {
-      result.count = std::max<std::int64_t>(0, result.count - 1);
-    }
-  }
+  tokens = begun(context.substr(0, without_blanks(context)));
+  const std::vector<std::int32_t> whole = begun(std::string(context) + std::string(continuation));
+  const std::int64_t given = std::min(count(tokens), count(whole));
+  result.count = count(whole) - given;
+  tokens.insert(tokens.end(), whole.begin() + given, whole.end());
+  if (count(tokens) > result.count) return result;
+  // A context of blanks alone has no token before the first
+  if (!from.empty())
+    tokens.insert(tokens.begin(), from.front());
+  else
+    result.count = std::max<std::int64_t>(0, result.count - 1);
   return result;
 }
 

@@ -21,10 +21,11 @@ TextScore score_tokens(Model& model, Backend& backend, std::span<const std::int3
 /// How many tokens a model takes at once.
 std::int64_t context_of(Model& model);
 
-/// Tokens of a context and of what follows it, as lm-evaluation-harness has them: both are cut into
-/// tokens together, and divided behind as many as the context alone has; blanks at the context's
-/// end (Python's str.rstrip) go with the rest. An empty context is the token that begins texts, or
-/// else the one that ends them. Error(kUsage) where there is neither.
+/// Tokens of a context and of what follows it, as lm-evaluation-harness has them: the context's
+/// own, and those of both together behind as many; blanks at the context's end (Python's
+/// str.rstrip) go with the rest. What the tokenizer puts before a text stands there, unless the
+/// text begins with it. An empty context is the token that begins texts, or else the one that ends
+/// them, which the rest may begin with. Error(kUsage) where there is neither.
 struct ScoredTokens {
   std::vector<std::int32_t> tokens;
   std::int64_t count = 0;  ///< of the continuation

@@ -37,4 +37,9 @@ END
   check "$type as transformers saved it begins a run" 0 "test loss $loss" "$train" $type.json --set init=$type-saved --set steps=1 --set optimizer.lr=0 --output $type-again
   ends $type
 done
+if python3 -c "import lm_eval" 2>/dev/null; then
+  for folder in gpt2-exported llama-ends; do  # without a bos token, and with one
+    check "$folder scores texts as lm-evaluation-harness does" 0 "^the same" env HF_HOME="$work/.hf" python3 "$root/tests/cli/hugging_face_models.py" --score $folder "$build/bin/starling-predict"
+  done
+fi
 finish
