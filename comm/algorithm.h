@@ -123,6 +123,12 @@ class Algorithm {
   virtual bool gradients_consumed(int bucket) const { return is_through_with(bucket); }
   /// The former name of gradients_consumed(), which algorithms outside may override.
   virtual bool is_through_with(int /*bucket*/) const { return false; }
+  /// Whether the bucket's parameters are x(t+1) already, so that the ranks of a replica may get
+  /// them. Asked after each bucket_ready(), with the same answer on all ranks; false: they are
+  /// after backward_done().
+  virtual bool parameters_final(int /*bucket*/) const { return false; }
+  /// The compute stream is about to read the bucket's parameters.
+  virtual void before_read(int /*bucket*/) {}
   /// Whether bucket_ready() returns with the bucket updated.
   virtual bool updates_at_once() const { return false; }
   /// Completes or discards what is in flight: afterwards the parameters are x(t+1). Does not affect

@@ -69,6 +69,7 @@ class ExchangingReplica final : public Replica {
     Replica::open(buckets);
     open_control(buckets.size(), 0);
     tickets_.resize(buckets.size());
+    gathers_.resize(buckets.size());
     for (const Bucket& bucket : buckets) {
       // They stay, since a transport may register what it exchanges.
       means_.emplace_back(bucket.parameters.backend(), Shape{bucket.own->elements},
@@ -96,27 +97,28 @@ class ExchangingReplica final : public Replica {
     transport_.wait(tickets_[static_cast<std::size_t>(bucket)]);
     return true;
   }
-  Tensor take_mean(int bucket, const ExchangeLabel&) override {
+  Tensor take_mean(int bucket, const ExchangeLabel&, bool) override {
     const Tensor& mean = means_[static_cast<std::size_t>(bucket)];
     mean.backend().weighted_sum({.in = {mean}, .weight = {1.0 / size_}, .terms = 1, .out = mean});
     return mean;
   }
   bool taken(int, const ExchangeLabel&, bool) override { return true; }
 
-  /// Buckets in the order of the next forward pass.
-  void meet(const ExchangeLabel& label) override {
-    if (buckets_->empty()) return;
-    const StreamScope scope(backend(), StreamKind::kCompute);
-    std::vector<Ticket> tickets;
-    for (std::size_t b = buckets_->size(); b-- > 0;) {
-      const Bucket& bucket = (*buckets_)[b];
-      for (const Ticket ticket :
-           start_gathers(bucket, bucket.parameters, bucket.low, bucket.vectors,
-                         {label.step, static_cast<int>(b), label.round}))
-        tickets.push_back(ticket);
-    }
-    for (const Ticket ticket : tickets) transport_.wait(ticket);
+  void share(int bucket, const ExchangeLabel& label) override {
+    const Bucket& of = (*buckets_)[static_cast<std::size_t>(bucket)];
+    await(bucket);
+    const Event read = mark(StreamKind::kCompute);
+    const StreamScope scope(backend(), StreamKind::kUpdate);
+    backend().wait(read);
+    gathers_[static_cast<std::size_t>(bucket)] =
+        start_gathers(of, of.parameters, of.low, of.vectors, label);
   }
+  void await(int bucket) override {
+    const StreamScope scope(backend(), StreamKind::kCompute);
+    for (const Ticket ticket : std::exchange(gathers_[static_cast<std::size_t>(bucket)], {}))
+      transport_.wait(ticket);
+  }
+  void meet(const ExchangeLabel&) override {}
 
   void show(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
             const Tensor& vectors) override {
@@ -156,6 +158,10 @@ class ExchangingReplica final : public Replica {
   }
 
  private:
+  Event mark(StreamKind stream) const {
+    const StreamScope scope(backend(), stream);
+    return backend().record();
+  }
   Backend& backend() const { return buckets_->front().parameters.backend(); }
   static bool is_part(const Tensor& tensor) {
     return dynamic_cast<const PartStorage*>(tensor.storage().get()) != nullptr;
@@ -193,9 +199,10 @@ class ExchangingReplica final : public Replica {
                                      label);
   }
 
-  std::vector<Ticket> tickets_;   ///< by bucket: of its gradients
-  std::vector<Tensor> means_;     ///< by bucket: this rank's part
-  std::vector<Vectors> vectors_;  ///< by bucket
+  std::vector<Ticket> tickets_;               ///< by bucket: of its gradients
+  std::vector<std::vector<Ticket>> gathers_;  ///< by bucket: of its parameters, if on their way
+  std::vector<Tensor> means_;                 ///< by bucket: this rank's part
+  std::vector<Vectors> vectors_;              ///< by bucket
 };
 
 }  // namespace

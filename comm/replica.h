@@ -64,11 +64,17 @@ class Replica {
   /// have; where memory is not shared the compute stream does.
   virtual bool published(int bucket, const ExchangeLabel& label, bool wait) = 0;
   /// This rank's part of the mean of all ranks' gradients, added up in their order, after
-  /// published().
-  virtual Tensor take_mean(int bucket, const ExchangeLabel& label) = 0;
+  /// published(). `passing`: the caller uses it at once, so that it may lie in the rank's own
+  /// gradients.
+  virtual Tensor take_mean(int bucket, const ExchangeLabel& label, bool passing) = 0;
   /// Whether nobody reads this rank's gradients of the bucket; with `wait` waits until then.
   virtual bool taken(int bucket, const ExchangeLabel& label, bool wait) = 0;
-  /// Makes each rank's updated parameters visible to all ranks, on the compute stream.
+  /// Starts to make this rank's part of the bucket visible to all ranks, after what the update
+  /// stream has to do. In the same order on all ranks; nothing where memory is shared.
+  virtual void share(int bucket, const ExchangeLabel& label) = 0;
+  /// After share(): the compute stream waits until the bucket is whole.
+  virtual void await(int bucket) = 0;
+  /// After share() of all buckets: where memory is shared, waits until it is whole.
   virtual void meet(const ExchangeLabel& label) = 0;
   /// Makes of the parts in fp32 that the ranks have of a divided bucket what layers compute with:
   /// `low` and `vectors` as Bucket has them, from `parameters`, whose part is rounded first.

@@ -46,6 +46,15 @@ void BucketScheduler::begun(const Parameter& parameter) {
   if (Bucket* const bucket = bucket_of(parameter)) bucket->hold_gradients();
 }
 
+void BucketScheduler::before_read(const Parameter& parameter) {
+  if (Bucket* const bucket = bucket_of(parameter))
+    algorithm_.before_read(static_cast<int>(bucket - buckets_.data()));
+}
+
+void BucketScheduler::before_reads() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) algorithm_.before_read(static_cast<int>(b));
+}
+
 void BucketScheduler::ready(Parameter& parameter) {
   const auto index = static_cast<std::size_t>(parameter.index);
   if (!bucket_of(parameter)) {

@@ -19,6 +19,9 @@ class BucketScheduler {
  public:
   BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm,
                   bool allow_unused);
+  /// Before the compute stream reads a parameter, or all: Algorithm::before_read().
+  void before_read(const Parameter& parameter);
+  void before_reads();
   void begin_step(const StepInfo& info);
   /// Runs the last micro-batch's backward pass. A device's timeline shows it as one span "backward
   /// bucket B" for each bucket, ending with its last gradient.

@@ -13,6 +13,7 @@
 #include "core/random.h"
 #include "core/trace.h"
 #include "layers/functions.h"
+#include "layers/parameter_reads.h"
 
 namespace starling {
 
@@ -204,6 +205,9 @@ Variable Layer::run_checkpointed(Values inputs, Pass& pass, const Body& body) {
 
 Variable Layer::shell(Values inputs, Pass& pass, const Body& body) {
   check_inputs(inputs);
+  if (ParameterReads* const reads = pass.find<ParameterReads>()) {
+    for (const Parameter& parameter : parameters_) reads->before(parameter);
+  }
   const TraceSpan span("forward", name_);
   const Tape::Scope scope(pass.tape, name_);
   try {

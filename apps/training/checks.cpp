@@ -32,6 +32,7 @@ void Trainer::check_updated() const {
     for (const StepKey& key : plan.steps.keys) least = std::max(least, key.steps + key.after);
   }
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
+  scheduler_->before_reads();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const HostBytes bytes(whole_in(replica_.get(), buckets_[b], buckets_[b].parameters));
     if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
@@ -68,6 +69,7 @@ void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
                         const Tensor& tensor, std::string_view key, std::string_view what) {
     check_finite(tensor, std::string(key), std::string(what), rank, step);
   };
+  scheduler_->before_reads();
   for (const Parameter* parameter : config_.model->parameters())
     look(parameter->value ? parameter->value : parameter->low, parameter->name, "the parameter");
   for (const Batch::Named& given : batch.tensors)

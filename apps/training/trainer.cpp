@@ -33,6 +33,7 @@
 #include "core/log.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
+#include "layers/parameter_reads.h"
 
 namespace starling {
 namespace {
@@ -68,6 +69,16 @@ std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const Run
   }
   return groups;
 }
+
+/// Of a replica's parameters, which come from its other ranks while the forward pass runs.
+class BucketReads final : public ParameterReads {
+ public:
+  explicit BucketReads(BucketScheduler& scheduler) : scheduler_(scheduler) {}
+  void before(const Parameter& parameter) override { scheduler_.before_read(parameter); }
+
+ private:
+  BucketScheduler& scheduler_;
+};
 
 }  // namespace
 
@@ -567,13 +578,18 @@ void Trainer::issue_step() {
     meetings_.push_back(std::move(meeting));
   }
   if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
-  if (average_) average_->after_step(step_);
+  if (average_ && step_ % config_.state.ema->every == 0) {
+    // Of whole buckets a gather through host memory writes this rank's part again
+    if (!buckets_.front().divided) scheduler_->before_reads();
+    average_->after_step(step_);
+  }
   if (scaler_) scaler_->posted(algorithm_->control(), step_);
 }
 
 Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
   const Batch& batch = loader_->make();
   if (norm_sums_) norm_sums_->begin_step(step_);
+  BucketReads reads(*scheduler_);
   Pass pass{
       .backend = backend_,
       .tape = &tape_,
@@ -581,7 +597,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
       .dropout_key = config_.seed,
       .dropout_counter = dropout_counter(micro),
       .recompute = config_.device.recompute.value_or(Pass::usual_recompute(backend_.device())),
-      .extensions = {norm_sums_.get()}};
+      .extensions = {norm_sums_.get(), replica_ ? &reads : nullptr}};
   if (config_.device.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
@@ -589,6 +605,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
                   .first = micro.first,
                   .last = micro.last};
   steps.before_loss = [&] {
+    scheduler_->before_reads();  // the loss may read a parameter, too
     // This comes as late as can be: the device has the forward pass to do meanwhile
     if (micro.first) settle_scale(info);
     pass.loss_scale = info.loss_scale;
@@ -626,6 +643,7 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
 SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
+  scheduler_->before_reads();
   const bool member = replica_ && replica_->place() > 0;  // its replica's first rank saves the rest
   const PutTensor name_alone = [](const Tensor&, TensorLayout, FileTensor&tensor) { tensor = {}; },
                   put = member ? name_alone
@@ -713,6 +731,7 @@ void Trainer::recalibrate_norms(MeanModelScope& shown) {
 
 EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   const double weight = algorithm_->mean_weight();
+  scheduler_->before_reads();
   meet_replica();  // a moving average has parts of all
   EvaluationResult of_average;
   if (average_) {

@@ -63,6 +63,10 @@ class AllReduce final : public Algorithm {
   bool gradients_consumed(int bucket) const override {
     return static_cast<std::size_t>(bucket) < updated_;
   }
+  bool updates_at_once() const override {
+    return !delay_ && updater_.in_backward() && (streams_wait_ || site_.transport.size() == 1);
+  }
+  bool parameters_final(int) const override { return updates_at_once(); }
   void finish() override {}
   void resume(std::int64_t) override {}
   Tensor control() const override { return updater_.overflow_control(); }

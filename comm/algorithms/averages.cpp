@@ -183,6 +183,8 @@ class AfterWarmup final : public Algorithm {
   }
   void bucket_ready(int bucket) override { now_->bucket_ready(bucket); }
   bool gradients_consumed(int bucket) const override { return now_->gradients_consumed(bucket); }
+  bool updates_at_once() const override { return now_->updates_at_once(); }
+  bool parameters_final(int bucket) const override { return now_->parameters_final(bucket); }
   void backward_done() override { now_->backward_done(); }
   void finish() override { now_->finish(); }
   void conclude() override { now_->conclude(); }

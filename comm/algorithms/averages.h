@@ -29,6 +29,10 @@ class Averages : public Algorithm {
   void bucket_ready(int bucket) override;
   void backward_done() override;
   bool gradients_consumed(int bucket) const override { return inner_->gradients_consumed(bucket); }
+  bool updates_at_once() const override { return inner_->updates_at_once(); }
+  bool parameters_final(int bucket) const override {
+    return inner_->parameters_final(bucket) && !meets(bucket, info_.step);
+  }
   void finish() override;
   void conclude() override;
   void resume(std::int64_t step) override;

@@ -58,6 +58,7 @@ class Bucketwise : public Algorithm {
 class Alone final : public Bucketwise {
  public:
   using Bucketwise::Bucketwise;
+  bool parameters_final(int) const override { return updates_at_once(); }
 
  protected:
   void update(int bucket) override { updater_.update(bucket, info_); }

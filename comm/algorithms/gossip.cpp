@@ -55,6 +55,10 @@ class Gossip final : public Bucketwise {
     }
   }
 
+  bool parameters_final(int) const override {
+    return updates_at_once() && (!settings_.adapt_then_combine || started_ < 0);
+  }
+
   void finish() override {
     site_.mixer.settle();
     for (Mixer* states : states_) states->settle();

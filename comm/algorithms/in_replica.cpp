@@ -49,16 +49,20 @@ Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
 /// Buckets are summed in their order. In memory that ranks share each is as soon as all ranks have
 /// its gradients; a rank does not wait for that in its backward pass, unless more than one complete
 /// bucket would be kept for others to read. By exchanges each is when the next one is complete, so
-/// that its exchange overlaps with that one's backward pass.
+/// that its exchange overlaps with that one's backward pass. Its parameters go to the other ranks
+/// as soon as they are final, and are awaited by the layer that reads them next.
 class InReplica final : public Algorithm {
  public:
   InReplica(const AlgorithmSite& site,
             const std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)>& make)
-      : Algorithm(site), replica_(*site.replica), layouts_(site.buckets.size()) {
+      : Algorithm(site),
+        replica_(*site.replica),
+        layouts_(site.buckets.size()),
+        on_the_way_(site.buckets.size()) {
     for (std::size_t b = 0; b < site.buckets.size(); ++b) {
       parts_.push_back(part_of(site.buckets[b], layouts_[b]));
-      site.buckets[b].gradient_place = [this](const Shape& shape, DType dtype) {
-        make_room();
+      site.buckets[b].gradient_place = [this, b](const Shape& shape, DType dtype) {
+        make_room(static_cast<int>(b));
         return replica_.gradients(site_.backend, shape, dtype);
       };
     }
@@ -84,8 +88,9 @@ class InReplica final : public Algorithm {
   }
 
   void begin(const StepInfo& info) override {
+    arrive();
     info_ = info;
-    started_ = next_ = dropped_ = 0;
+    started_ = next_ = dropped_ = shared_ = 0;
     inner_->begin(info);
   }
   void bucket_ready(int bucket) override {
@@ -98,24 +103,31 @@ class InReplica final : public Algorithm {
     proceed(started_);
     inner_->backward_done();
     for (Bucket& part : parts_) part.gradients = Tensor();
-    meet();
+    meet(shared_);
     drop(started_);
+  }
+  void before_read(int bucket) override {
+    if (on_the_way_[static_cast<std::size_t>(bucket)] == 0) return;
+    wait_by(bucket, [&] { replica_.await(bucket); });
+    on_the_way_[static_cast<std::size_t>(bucket)] = 0;
   }
   bool gradients_consumed(int bucket) const override { return bucket < dropped_; }
   void finish() override {
     inner_->finish();
-    meet();
+    meet(0);
+    arrive();
   }
   void conclude() override {
     inner_->conclude();
-    meet();
+    meet(0);
+    arrive();
   }
   void resume(std::int64_t step) override {
-    meet();  // all have written what a checkpoint has
+    meet(0);  // all have written what a checkpoint has
     inner_->resume(step);
   }
   void resume_after_loss(std::int64_t step) override {
-    meet();
+    meet(0);
     inner_->resume_after_loss(step);
   }
   std::int64_t met() const override { return inner_->met(); }
@@ -127,8 +139,18 @@ class InReplica final : public Algorithm {
 
  private:
   ExchangeLabel label(int bucket) const { return {info_.step, bucket, info_.step}; }
-  void meet() {
+  void share(int bucket) {
+    before_read(bucket);
+    replica_.share(bucket, label(bucket));
+    on_the_way_[static_cast<std::size_t>(bucket)] = !replica_.shares_memory();
+  }
+  /// Makes buckets from `first` on visible to all ranks, in the order of the next forward pass.
+  void meet(int first) {
+    for (int b = buckets(); b-- > first;) share(b);
     wait_by(0, [&] { replica_.meet(label(0)); });
+  }
+  void arrive() {
+    for (int b = 0; b < buckets(); ++b) before_read(b);
   }
   /// Updates buckets whose gradients all ranks have, and waits for those before `until`.
   void proceed(int until) {
@@ -138,8 +160,9 @@ class InReplica final : public Algorithm {
         wait_by(next_, [&] { replica_.published(next_, label(next_), true); });
       }
       Bucket& part = parts_[static_cast<std::size_t>(next_)];
-      part.gradients = replica_.take_mean(next_, label(next_));
+      part.gradients = replica_.take_mean(next_, label(next_), inner_->updates_at_once());
       inner_->bucket_ready(next_);
+      while (shared_ <= next_ && inner_->parameters_final(shared_)) share(shared_++);
       for (int b = 0; b <= next_; ++b) {
         if (inner_->gradients_consumed(b)) parts_[static_cast<std::size_t>(b)].gradients = {};
       }
@@ -155,8 +178,12 @@ class InReplica final : public Algorithm {
       bucket(dropped_).drop_gradients();
     }
   }
-  void make_room() {
-    const int most = started_ - 1;  // one complete bucket may wait for its readers
+  /// For the gradients of a bucket.
+  void make_room(int bucket) {
+    // One complete bucket may wait for its readers. In shared memory it may not if the next one is
+    // incomplete when that after it begins: by then the others have had as long as it took.
+    const bool early = bucket > started_ && replica_.shares_memory();
+    const int most = early ? started_ : started_ - 1;
     proceed(most);
     drop(most);
   }
@@ -166,8 +193,9 @@ class InReplica final : public Algorithm {
   std::vector<Bucket> parts_;
   std::unique_ptr<Algorithm> inner_;
   StepInfo info_;
-  /// Buckets of this step: complete here; summed; of those, freed
-  int started_ = 0, next_ = 0, dropped_ = 0;
+  /// Buckets of this step: complete here; summed; of those, freed; shared
+  int started_ = 0, next_ = 0, dropped_ = 0, shared_ = 0;
+  std::vector<char> on_the_way_;  ///< by bucket: shared, and not awaited yet
 };
 
 }  // namespace

@@ -140,7 +140,9 @@ class SharedReplica final : public Replica {
     return reached(bucket, &BucketCounts::released, label, wait, Doing::kWaitsForReaders,
                    "the readers of");
   }
-  Tensor take_mean(int bucket, const ExchangeLabel& label) override;
+  Tensor take_mean(int bucket, const ExchangeLabel& label, bool passing) override;
+  void share(int, const ExchangeLabel&) override {}
+  void await(int) override {}
   void meet(const ExchangeLabel& label) override { barrier(label); }
   using Replica::sum;
   void sum(const Tensor& numbers) override {
@@ -178,13 +180,16 @@ bool SharedReplica::reached(int bucket, detail::CountWaits::Member member,
   return true;
 }
 
-Tensor SharedReplica::take_mean(int bucket, const ExchangeLabel& label) {
+Tensor SharedReplica::take_mean(int bucket, const ExchangeLabel& label, bool passing) {
   const auto b = static_cast<std::size_t>(bucket);
   const Bucket& of = (*buckets_)[b];
   Backend& backend = of.parameters.backend();
   const double share = 1.0 / size_;
   WeightedSum sum;
-  sum.out = Tensor(backend, Shape{of.own->elements}, of.parameters.dtype());
+  // In place only where the first sum reads this rank's own
+  sum.out = passing && static_cast<std::size_t>(size_) <= sum.in.size()
+                ? of.own_part(of.gradients)
+                : Tensor(backend, Shape{of.own->elements}, of.parameters.dtype());
   for (int place = 0; place < size_; ++place) {
     const Tensor whole(std::make_shared<detail::BlockStorage<SharedBlock>>(
                            backend, blocks_[static_cast<std::size_t>(place)],

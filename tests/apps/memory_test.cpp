@@ -95,7 +95,7 @@ TEST_CASE(
     "trainer/memory: a bucket's update in the backward pass gives its gradients' memory to the "
     "next bucket") {
   register_builtins();
-  const auto of = [](const char* patch) {
+  const auto of = [](const char* patch, int ranks = 1) {
     nlohmann::json json{
         {"model", {{"type", "resnet20"}, {"num_classes", 4}}},
         {"data", {{"type", "synthetic"}, {"image_size", 8}, {"classes", 4}, {"limit", 64}}},
@@ -105,7 +105,7 @@ TEST_CASE(
     json.merge_patch(nlohmann::json::parse(patch));
     const auto transport = make_single_transport();
     test::TrainerRun run(json, *transport);
-    const MemoryNeed need = memory_need(run.config, {1, 1}, run.trace);
+    const MemoryNeed need = memory_need(run.config, {ranks, 1}, run.trace);
     for (int i = 0; i < 2; ++i) run.trainer->step();
     const auto held = static_cast<double>(run.backend->memory_stats().in_use);
     run.trainer->finish();
@@ -119,7 +119,10 @@ TEST_CASE(
   CHECK(kept == all);
   CHECK(more - held > 0.9 * all);
   CHECK(std::get<1>(of(R"({"accumulate": 2})")) == all);
-  CHECK(std::get<1>(of(R"({"sync": {"algorithm": "allreduce"}})")) == all);
+  const auto [equal, alone, least] = of(R"({"sync": {"algorithm": "allreduce"}})");
+  CHECK(alone == passing);  // of one rank, which waits for no sum
+  CHECK(more - least > 0.9 * all);
+  CHECK(std::get<1>(of(R"({"sync": {"algorithm": "allreduce"}})", 2)) == all);
   CHECK(std::get<1>(of(R"({"clip_norm": 1.0})")) == all);
 }
 

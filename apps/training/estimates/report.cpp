@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <regex>
 #include <sstream>
@@ -23,6 +24,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/growth.h"
 #include "core/host.h"
+#include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
 #include "core/text.h"
 
@@ -462,12 +464,13 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
 namespace {
 
 /// Whether a bucket's update, in the backward pass, gives its gradients' memory to the next one.
-bool gradients_pass(const TrainConfig& config) {
-  const auto gives = [](const AlgorithmPlan& plan) {
+bool gradients_pass(const TrainConfig& config, int ranks) {
+  const auto gives = [&](const AlgorithmPlan& plan) {
     const auto& exchanges = plan.cost.exchanges;
     return !exchanges.empty() &&
-           std::none_of(exchanges.begin(), exchanges.end(), [](const auto& e) {
-             return e.what == PlannedExchange::kGradients ||
+           std::none_of(exchanges.begin(), exchanges.end(), [&](const auto& e) {
+             const bool alone = ranks == 1 && e.hidden > 0;  // nothing to wait for
+             return (e.what == PlannedExchange::kGradients && !alone) ||
                     e.what == PlannedExchange::kGradientChunks;
            });
   };
@@ -479,9 +482,12 @@ bool gradients_pass(const TrainConfig& config) {
   return result;
 }
 
-/// The most elements of buckets whose gradients are there at once, if so. `waiting`: so many
-/// complete buckets stay when the next begins, for the other ranks of a replica to read.
-double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, std::size_t waiting) {
+/// What stays of complete buckets when another begins, for the other ranks of a replica to read:
+/// the last one, or that only if the other is the next (InReplica::make_room()).
+enum class Waiting : std::uint8_t { kNone, kLast, kLastInOrder };
+
+/// The most elements of buckets whose gradients are there at once, if so.
+double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, Waiting waiting) {
   std::vector<std::size_t> missing;
   for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
   std::vector<bool> held(plan.buckets.size());
@@ -493,9 +499,10 @@ double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, std::si
   for (const ShapeTrace::Begun& begun : trace.begun) {
     for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
     while (done < missing.size() && missing[done] == 0) ++done;
-    for (; freed + waiting < done; ++freed)
-      now -= static_cast<double>(plan.buckets[freed].elements);
     const std::size_t b = bucket_of(begun.parameter);
+    const bool one = waiting == Waiting::kLast || (waiting == Waiting::kLastInOrder && b == done);
+    for (; freed + (one ? 1 : 0) < done && !held[b]; ++freed)
+      now -= static_cast<double>(plan.buckets[freed].elements);
     if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
     held[b] = true;
     most = std::max(most, now);
@@ -521,19 +528,24 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
       is_low_precision(config.device.compute) ? config.device.compute : config.device.dtype));
   MemoryNeed need;
   need.parameters = need.gradients = flat;
-  if (gradients_pass(config) || (replicas && config.length.accumulate == 1))
-    need.gradients = passing_elements(plan, trace, replicas ? 1 : 0) *
+  const bool on_gpu = config.device.type == "cuda", pass = gradients_pass(config, site.ranks);
+  if (pass || (replicas && config.length.accumulate == 1))
+    need.gradients = passing_elements(plan, trace,
+                                      !replicas ? Waiting::kNone
+                                      : on_gpu  ? Waiting::kLast
+                                                : Waiting::kLastInOrder) *
                      static_cast<double>(size_of(config.device.dtype));
-  if (replicas) {  // and the mean of a part: of all buckets, or of one
+  if (replicas) {  // and the mean of a part: of all buckets, of one, or in its place
     double largest = 0.0;
     for (const BucketLayout& bucket : plan.buckets)
       largest = std::max(largest, static_cast<double>(bucket.elements));
     largest *= flat / elements;
-    if (config.device.type == "cuda") {
+    if (on_gpu) {
       need.gradients += share * flat;
       need.receive += largest;  // the others' gradients of a part, to be added up
     } else {
-      need.gradients += share * (gradients_pass(config) ? largest : flat);
+      const bool in_place = static_cast<std::size_t>(of_ranks.replica) <= WeightedSum().in.size();
+      need.gradients += share * (!pass ? flat : in_place ? 0.0 : largest);
     }
   }
   double states = 0.0, tables = 0.0;  // bytes of states; of updates' tables

@@ -12,7 +12,8 @@
 namespace starling {
 
 /// Gives parameters of divided buckets whole values, in host memory, while it lives: for what reads
-/// or writes a model by its tensors. Where no bucket is divided it does nothing. Buckets outlive it.
+/// or writes a model by its tensors. Where no bucket is divided it does nothing. Buckets outlive
+/// it.
 class WholeValues {
  public:
   /// Uninitialised values, of vectors too.
