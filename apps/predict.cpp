@@ -390,8 +390,8 @@ void score_lines(InferenceModel& model, const std::string& path) {
       std::vector<std::string> texts;
       nlohmann::ordered_json told{{"choices", nlohmann::ordered_json::array()}};
       for (const nlohmann::json& choice : choices) {
-        if (!choice.is_string() || choice == "") line.refuse("choices", "texts that are not empty");
-        texts.push_back(choice.get<std::string>());
+        texts.push_back(choice.is_string() ? choice.get<std::string>() : "");
+        if (texts.back().empty()) line.refuse("choices", "texts that are not empty");
         scores.push_back(model.score(query, delimiter + texts.back()));
         told["choices"].push_back(json_of(scores.back()));
       }

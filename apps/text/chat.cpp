@@ -182,12 +182,12 @@ std::string ChatSource::additions() const {
   std::vector<std::string> all;
   if (const std::size_t at = jinja.find("You are"); at != jinja.npos) {
     const std::size_t end = jinja.find_first_of("<{'\"\\\n", at);
-    all.push_back(fmt::format("a system text ('{}')", shown(jinja.substr(at, end - at), 60)));
+    all.emplace_back(fmt::format("a system text ('{}')", shown(jinja.substr(at, end - at), 60)));
   } else if (has("[0]['role'] != 'system'") || has("[0].role != 'system'")) {
-    all.push_back("a system text");
+    all.emplace_back("a system text");
   }
-  if (has("strftime_now") || has("date_string") || has("Today Date")) all.push_back("a date");
-  if (has("<think>")) all.push_back("think blocks");
+  if (has("strftime_now") || has("date_string") || has("Today Date")) all.emplace_back("a date");
+  if (has("<think>")) all.emplace_back("think blocks");
   return fmt::format("{}", fmt::join(all, all.size() > 2 ? ", " : " and "));
 }
 

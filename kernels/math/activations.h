@@ -41,25 +41,34 @@ STARLING_HD float exponential(float x) {
 }
 STARLING_HD double exponential(double x) { return ::exp(x); }
 
+STARLING_HD float absolute(float x) { return ::fabsf(x); }
+STARLING_HD double absolute(double x) { return ::fabs(x); }
+
+/// a / b.
+STARLING_HD float quotient(float a, float b) { return a / b; }
+STARLING_HD double quotient(double a, double b) { return a / b; }
+
 /// erf(x) for float with absolute error below 4e-7: x·P(x²)/Q(x²), fitted to |x| <= 3.95 (least
 /// maximum of the relative error 2.1e-8).
-STARLING_HD float error_function(float x) {
-  const float t = x * x;
-  float p = 2.026054332e-06f;
-  p = p * t + 2.846788610e-04f;
-  p = p * t + 3.807600618e-03f;
-  p = p * t + 5.287370312e-02f;
-  p = p * t + 1.915366631e-01f;
-  p = p * t + 1.128379144e+00f;
-  float q = 3.783287364e-05f;
-  q = q * t + 1.170597410e-03f;
-  q = q * t + 1.505395449e-02f;
-  q = q * t + 1.145540391e-01f;
-  q = q * t + 5.030776257e-01f;
-  q = q * t + 1.0f;
+template <class T>
+STARLING_HD T error_function_of(T x) {
+  const T t = x * x;
+  T p = T(2.026054332e-06f);
+  p = p * t + T(2.846788610e-04f);
+  p = p * t + T(3.807600618e-03f);
+  p = p * t + T(5.287370312e-02f);
+  p = p * t + T(1.915366631e-01f);
+  p = p * t + T(1.128379144e+00f);
+  T q = T(3.783287364e-05f);
+  q = q * t + T(1.170597410e-03f);
+  q = q * t + T(1.505395449e-02f);
+  q = q * t + T(1.145540391e-01f);
+  q = q * t + T(5.030776257e-01f);
+  q = q * t + T(1.0f);
   // From 3.92 on, erf is 1 to the last place; exactly so, since GELU multiplies what is left by x.
-  return ::fabsf(x) >= 3.92f ? ::copysignf(1.0f, x) : x * p / q;
+  return absolute(x) >= T(3.92f) ? (x < T(0) ? T(-1) : T(1)) : quotient(x * p, q);
 }
+STARLING_HD float error_function(float x) { return error_function_of(x); }
 STARLING_HD double error_function(double x) { return ::erf(x); }
 
 template <class T>
@@ -87,8 +96,6 @@ STARLING_HD T gelu_derivative(T x) {
 
 STARLING_HD float square_root(float x) { return ::sqrtf(x); }
 STARLING_HD double square_root(double x) { return ::sqrt(x); }
-STARLING_HD float absolute(float x) { return ::fabsf(x); }
-STARLING_HD double absolute(double x) { return ::fabs(x); }
 STARLING_HD float logarithm(float x) { return ::logf(x); }
 STARLING_HD double logarithm(double x) { return ::log(x); }
 STARLING_HD float logarithm1p(float x) { return ::log1pf(x); }
@@ -155,19 +162,6 @@ STARLING_HD T softplus(T x) {
   return x > T(20) ? x : logarithm1p(exponential(x));
 }
 
-/// GELU by tanh: x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³))), as GPT-2's.
-template <class T>
-STARLING_HD T gelu_tanh(T x) {
-  const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x);
-  return T(0.5) * x * (T(1) + tangent(inner));
-}
-template <class T>
-STARLING_HD T gelu_tanh_derivative(T x) {
-  const T inner = T(0.79788456080286535588) * (x + T(0.044715) * x * x * x), t = tangent(inner);
-  const T slope = T(0.79788456080286535588) * (T(1) + T(3) * T(0.044715) * x * x);
-  return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope;
-}
-
 /// d xʸ/dx = y·x^(y-1), 0 where y is 0.
 template <class T>
 STARLING_HD T power_slope(T x, T y) {
@@ -181,7 +175,7 @@ STARLING_HD T power_log(T x, T y) {
 
 template <class T>
 STARLING_HD T sigmoid(T x) {
-  return T(1) / (T(1) + exponential(-x));
+  return quotient(T(1), T(1) + exponential(-x));
 }
 /// x·sigmoid(x).
 template <class T>
@@ -192,6 +186,18 @@ template <class T>
 STARLING_HD T silu_derivative(T x) {
   const T s = sigmoid(x);
   return s * (T(1) + x * (T(1) - s));
+}
+
+/// GELU by tanh: x/2 · (1 + tanh(u/2)) with u = √(8/π) · (x + 0.044715·x³), as GPT-2's. That is
+/// x·sigmoid(u), whose relative error stays small where the tanh is near -1.
+template <class T>
+STARLING_HD T gelu_tanh(T x) {
+  return x * sigmoid(T(1.59576912160573071176) * (x + T(0.044715) * x * x * x));
+}
+template <class T>
+STARLING_HD T gelu_tanh_derivative(T x) {
+  const T s = sigmoid(T(1.59576912160573071176) * (x + T(0.044715) * x * x * x));
+  return s + x * s * (T(1) - s) * T(1.59576912160573071176) * (T(1) + T(0.134145) * x * x);
 }
 
 }  // namespace starling::math

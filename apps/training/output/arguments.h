@@ -54,12 +54,10 @@ template <class App, class T>
 auto* add_number(App& app, const char* name, T& value, const char* doc,
                  std::type_identity_t<T> least, std::type_identity_t<T> most) {
   auto* option = app.add_option(name, value, doc)->capture_default_str();
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (std::is_floating_point_v<T>)
     return option->check(number_in(least, most));
-  } else {
-    return option->check(
-        whole_in(static_cast<std::int64_t>(least), static_cast<std::uint64_t>(most)));
-  }
+  else
+    return option->check(whole_in(least, most));
 }
 
 }  // namespace starling

@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/row_grid.h"
+#include "kernels/math/fast_float.h"
 #include "kernels/math/map_functions.h"
 
 // Evaluates expressions on the device. A thread evaluates several adjacent elements, so that each
@@ -132,11 +133,13 @@ __device__ __forceinline__ void load_operand(const S* from, bool repeats, A (&to
   for (int i = 0; i < kCount; ++i) to[i] = static_cast<A>(widen(stored[i]));
 }
 
-template <MapFunction kFunction, int kCount, class A>
+/// The function, computed in F.
+template <class F, MapFunction kFunction, int kCount, class A>
 __device__ __forceinline__ void map_pack(const A (&a)[kCount], const A (&b)[kCount],
                                          A (&to)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) to[i] = math::map_function(kFunction, a[i], b[i]);
+  for (int i = 0; i < kCount; ++i)
+    to[i] = static_cast<A>(math::map_function(kFunction, F(a[i]), F(b[i])));
 }
 /// Functions of many instructions, whose unrolling would exceed the registers.
 constexpr bool is_long(MapFunction function) {
@@ -151,12 +154,13 @@ constexpr bool is_long(MapFunction function) {
     default: return false;
   }
 }
-template <class A>
+template <class F, class A>
 __device__ __forceinline__ A long_function(MapFunction function, A a, A b) {
   switch (function) {
-#define STARLING_MAP_LONG(name, operands, value)                                                  \
-  case MapFunction::name:                                                                         \
-    if constexpr (is_long(MapFunction::name)) return math::map_function(MapFunction::name, a, b); \
+#define STARLING_MAP_LONG(name, operands, value)                                \
+  case MapFunction::name:                                                       \
+    if constexpr (is_long(MapFunction::name))                                   \
+      return static_cast<A>(math::map_function(MapFunction::name, F(a), F(b))); \
     break;
     STARLING_MAP_FUNCTIONS(STARLING_MAP_LONG)
 #undef STARLING_MAP_LONG
@@ -165,14 +169,14 @@ __device__ __forceinline__ A long_function(MapFunction function, A a, A b) {
 }
 
 /// One step for kCount elements; long functions are not unrolled.
-template <int kCount, class A>
+template <class F, int kCount, class A>
 __device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCount],
                                          const A (&b)[kCount], A (&to)[kCount]) {
   switch (function) {
 #define STARLING_MAP_PACK(name, operands, value)              \
   case MapFunction::name:                                     \
     if constexpr (kCount == 1 || !is_long(MapFunction::name)) \
-      map_pack<MapFunction::name>(a, b, to);                  \
+      map_pack<F, MapFunction::name>(a, b, to);               \
     return;
     STARLING_MAP_FUNCTIONS(STARLING_MAP_PACK)
 #undef STARLING_MAP_PACK
@@ -193,6 +197,7 @@ __device__ __forceinline__ void read_slot(int slot, A (&to)[kCount]) {
 template <int kCount, class T, class A>
 __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Index row, Index along,
                                          A (&values)[kCount]) {
+  using F = math::Fast<T, A>;
   A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
   const auto put = [&](int slot, const A(&from)[kCount]) {
 #pragma unroll
@@ -218,8 +223,8 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
 #pragma unroll 1
       for (int i = 0; i < kCount; ++i) {
         room[(result * kCount + i) * kThreads] =
-            long_function(step.function, room[(step.a * kCount + i) * kThreads],
-                          room[(step.b * kCount + i) * kThreads]);
+            long_function<F>(step.function, room[(step.a * kCount + i) * kThreads],
+                             room[(step.b * kCount + i) * kThreads]);
       }
       read_slot(result, values);
       continue;
@@ -227,7 +232,7 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
     A a[kCount], b[kCount];
     read_slot(step.a, a);
     read_slot(step.b, b);
-    map_step(step.function, a, b, values);
+    map_step<F>(step.function, a, b, values);
     if (s + 1 < p.count) put(result, values);
   }
 }

@@ -107,11 +107,11 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
     text += '\n';
   };
   for (const char* header : {"kernels/cuda/device/map_arguments.h", "kernels/cuda/device/packs.h",
-                             "kernels/math/map_functions.h"})
+                             "kernels/math/fast_float.h", "kernels/math/map_functions.h"})
     line("#include \"{}\"", header);
   line("namespace starling::cuda {{");
   line("using T = {};", type_of(map.y.dtype()));
-  line("using A = Compute<T>;");
+  line("using A = math::Fast<T>;");
   // 32-bit indices need half the registers, and division is several times faster
   line("using U = std::uint{}_t;", is_short(map) ? 32 : 64);
   line("template <int N>");
@@ -133,7 +133,7 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
       if (layout.stride[at][d] != 0)
         line("  x{0} += i{1} * static_cast<U>(p.stride[{0}][{1}]);", k, d);
     if (layout.stride[at][last] == 0) {
-      line("  const A a{0} = widen(*x{0});", k);
+      line("  const A a{0}(widen(*x{0}));", k);
     } else {
       line("  {} v{}[N];", type_of(dtype), k);
       line("  load<N>(x{0} + along, v{0});", k);
@@ -148,7 +148,7 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
     }
   }
   for (std::size_t i = 0; i < used.size(); ++i)
-    if (used[i]) line("  const A n{0} = p.{1}[{0}];", i, is_double ? "numbers" : "narrow_numbers");
+    if (used[i]) line("  const A n{0}(p.{1}[{0}]);", i, is_double ? "numbers" : "narrow_numbers");
   int outputs = 0;
   line("  T y0[N];");
   for (const Map::Also& other : map.also)
@@ -157,17 +157,18 @@ std::string map_text(const Map& map, const MapLayout& layout, Index pack) {
   line("  for (int k = 0; k < N; ++k) {{");
   for (int k = 0; k < tensors; ++k)
     if (layout.stride[static_cast<std::size_t>(k)][last] != 0)
-      line("    const A a{0} = widen(v{0}[k]);", k);
+      line("    const A a{0}(widen(v{0}[k]));", k);
   for (int s = 0; s < map.count; ++s) {
     const MapStep& step = map.steps[static_cast<std::size_t>(s)];
     const int b = operands_of(step.function) == 2 ? step.b : step.a;
     line("    const A r{} = math::map_function(MapFunction::{}, {}, {});", s,
          name_of(step.function), slot(step.a), slot(b));
   }
-  line("    y0[k] = narrow<T>(r{});", map.count - 1);
+  line("    y0[k] = narrow<T>(static_cast<Compute<T>>(r{}));", map.count - 1);
   outputs = 0;
   for (const Map::Also& other : map.also)
-    if (other.y) line("    y{}[k] = narrow<T>({});", ++outputs, slot(other.slot));
+    if (other.y)
+      line("    y{}[k] = narrow<T>(static_cast<Compute<T>>({}));", ++outputs, slot(other.slot));
   line("  }}");
   for (int r = 0; r <= outputs; ++r) line("  store<N>(y{0}, static_cast<T*>(p.out[{0}]) + at);", r);
   line("}}");

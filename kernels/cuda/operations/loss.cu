@@ -6,12 +6,12 @@
 #include "core/operations/losses.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
-#include "kernels/cuda/device/column_tiles.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/last_block.h"
+#include "kernels/cuda/device/row_share.h"
 #include "kernels/cuda/device/step_scalar.h"
 #include "kernels/cuda/runtime/launch.h"
-#include "kernels/math/activations.h"
+#include "kernels/math/fast_float.h"
 
 // The losses. Of the cross entropy with class numbers a warp takes a row of logits (a block a long
 // one); of the others a block takes a row, all in fp64: their outputs are few beside a batch's
@@ -30,51 +30,41 @@ struct RowSums {
   double sum_of_logits;  ///< Σ (logit - largest)
 };
 
-/// Calls f(class, kSize logits from there on, how many of them there are) for the member's.
-template <int kTeam, int kSize, class T, class F>
-__device__ __forceinline__ void for_logits(const T* row, Index classes, Index member, F f) {
-#pragma unroll 2
-  for (Index c = member * kSize; c < classes; c += kTeam * kSize) {
-    const Index left = classes - c;
-    f(c, load_group<T, kSize>(row + c), left < kSize ? static_cast<int>(left) : kSize);
-  }
-}
-
-template <int kTeam, int kSize, class T>
-__device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member) {
+template <int kTeam, class T, class Share>
+__device__ RowSums<Compute<T>> sums_of(const Share& row, Index classes, bool smooth) {
   using C = Compute<T>;
-  RowSums<C> result{widen(row[0]), 0.0, 0.0};
-  for_logits<kTeam, kSize>(row, classes, member, [&](Index, const auto& g, int count) {
+  RowSums<C> result{-std::numeric_limits<C>::infinity(), 0.0, 0.0};
+  row.each([&](auto, int, const auto& g) {
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const C logit = widen(g.v[j]);
-      if (j < count && logit > result.largest) result.largest = logit;
-    }
+    for (const T logit : g.v) result.largest = max(widen(logit), result.largest);
   });
   result.largest = team_reduce<kTeam>(result.largest, Larger{});
-  for_logits<kTeam, kSize>(row, classes, member, [&](Index, const auto& g, int count) {
-    C sum = C(0), of_logits = C(0);  // of a few elements, which are converted together
+  row.each([&](auto, int, const auto& g) {
+    C sum = C(0);  // of a few elements, which are converted together
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      if (j >= count) continue;
-      const C shifted = widen(g.v[j]) - result.largest;
-      sum += math::exponential(shifted);
-      of_logits += shifted;
-    }
+    for (const T logit : g.v) sum += math::exponential_of<T>(widen(logit) - result.largest);
     result.sum += static_cast<double>(sum);
-    result.sum_of_logits += static_cast<double>(of_logits);
   });
   result.sum = team_reduce<kTeam>(result.sum, Plus{});
+  if (!smooth) return result;
+  row.each([&](auto c, int, const auto& g) {
+    C sum = C(0);
+#pragma unroll
+    for (const T logit : g.v)
+      if (c++ < classes) sum += widen(logit) - result.largest;
+    result.sum_of_logits += static_cast<double>(sum);
+  });
   result.sum_of_logits = team_reduce<kTeam>(result.sum_of_logits, Plus{});
   return result;
 }
 
 /// Σ values by one block.
+template <int kBlock>
 __device__ double sum_of_block(const double* values, Index n, double* shared) {
   double sum = 0.0;
 #pragma unroll 4
-  for (Index i = threadIdx.x; i < n; i += kThreads) sum += values[i];
-  return block_sum<kThreads>(sum, shared);
+  for (Index i = threadIdx.x; i < n; i += kBlock) sum += values[i];
+  return block_sum<kBlock>(sum, shared);
 }
 
 /// Reads a number from device memory; 1 if the address is null.
@@ -82,27 +72,30 @@ __device__ double or_one(const double* number) { return number != nullptr ? *num
 
 struct LossSettings {
   LossKind kind;
-  Index rows, classes, line, ignored;  ///< line: numbers from one row to the next
-  double parameter, smoothing;
-  StepScalar<double> scale;  ///< of the gradient
+  Index rows, classes, line, ignored;    ///< line: numbers from one row to the next
+  double parameter, smoothing, uniform;  ///< uniform: the smoothing's share of a class
+  StepScalar<double> scale;              ///< of the gradient
   double loss_scale;
   const double* weight_factor;  ///< null: 1
 };
 
+template <int kTeam>
+constexpr int kBlockOf = kTeam == kWarp ? kThreads : kTeam;
+
 /// Writes losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One
-/// team of kTeam threads to a row, each with kSize numbers at a time.
-template <int kTeam, int kSize, class T>
-__global__ void __launch_bounds__(kThreads, 1)
+/// team of kTeam threads to a row, each with kSize numbers at a time, kHeld times so many of them
+/// in its registers from the first pass to the last.
+template <int kTeam, int kSize, int kHeld, class T>
+__global__ void __launch_bounds__(kBlockOf<kTeam>, 1)
     cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
                        T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
   using C = Compute<T>;
-  const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
-  const double uniform = s.smoothing / static_cast<double>(s.classes),
-               scale = s.scale.get() * or_one(s.weight_factor);
-  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows;
-       r += teams) {
+  constexpr int kBlock = kBlockOf<kTeam>;
+  const int member = static_cast<int>(threadIdx.x) % kTeam;
+  for (Index r = Index{blockIdx.x} * (kBlock / kTeam) + threadIdx.x / kTeam; r < s.rows;
+       r += Index{gridDim.x} * (kBlock / kTeam)) {
     const T* row = logits + r * s.line;
-    const Index label = labels[r];
+    const std::int32_t label = labels[r];
     const bool valid = label >= 0 && label < s.classes;
     if (label == s.ignored) {
       if (member == 0) losses[r] = 0.0;
@@ -112,31 +105,35 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     // Before any writes, since dlogits may be the logits.
     const C own = valid ? widen(row[label]) : C{};
-    const RowSums<C> sums = sums_of<kTeam, kSize>(row, s.classes, member);
+    const RowShare<T, kSize, kTeam, kHeld> share(row, s.classes);
+    const RowSums<C> sums = sums_of<kTeam, T>(share, s.classes, s.smoothing != 0.0);
     if (member == 0) {
       const double log_sum = log(sums.sum),
                    of_label = valid ? static_cast<double>(own - sums.largest) : 0.0;
       // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
-      const double loss = (1.0 - s.smoothing) * (log_sum - of_label) +
-                          uniform * (static_cast<double>(s.classes) * log_sum - sums.sum_of_logits);
+      const double loss =
+          (1.0 - s.smoothing) * (log_sum - of_label) +
+          s.uniform * (static_cast<double>(s.classes) * log_sum - sums.sum_of_logits);
       losses[r] = valid ? loss : std::numeric_limits<double>::quiet_NaN();
     }
     if (dlogits == nullptr) continue;
+    const double scale = s.scale.get() * or_one(s.weight_factor);
     const C factor = valid ? static_cast<C>(scale / sums.sum) : std::numeric_limits<C>::quiet_NaN();
-    const C offset = static_cast<C>(uniform * scale),
+    const C offset = static_cast<C>(s.uniform * scale),
             of_label = static_cast<C>((1.0 - s.smoothing) * scale);
-    for_logits<kTeam, kSize>(row, s.classes, member, [&](Index c, auto g, int) {
+    share.each([&](auto c, int, auto g) {
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const C gradient = math::exponential(widen(g.v[j]) - sums.largest) * factor - offset;
-        g.v[j] = narrow<T>(c + j == label ? gradient - of_label : gradient);
-      }
+      for (T& logit : g.v)
+        logit = narrow<T>(math::exponential_of<T>(widen(logit) - sums.largest) * factor - offset);
       store_group<T, kSize>(dlogits + r * s.line + c, g);
     });
+    if (valid && label / kSize % kTeam == member)  // its group is that thread's
+      dlogits[r * s.line + label] =
+          narrow<T>(math::exponential_of<T>(own - sums.largest) * factor - offset - of_label);
   }
   if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
-  __shared__ double shared[kThreads / kWarp];
-  const double sum = sum_of_block(losses, s.rows, shared);
+  __shared__ double shared[kBlock / kWarp];
+  const double sum = sum_of_block<kBlock>(losses, s.rows, shared);
   if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale * or_one(s.weight_factor));
 }
 
@@ -153,16 +150,32 @@ Logits logits_of(const Tensor& x, Index classes) {
   const Index line = x.shape().back();
   return {x.elements() / line, classes > 0 ? classes : line, line};
 }
-/// Calls run.operator()<threads to a row, numbers at a time>(the grid).
+/// Calls run.operator()<threads to a row, numbers at a time, how often>(the grid). Of a long row in
+/// 16 bits a block holds what fits its registers: a read and a write are then all that moves.
 template <class T, class Run>
 void with_team(const Logits& l, Run run, const T* logits, const T* dlogits) {
-  if (l.classes < kLongRow)
-    run.template operator()<kWarp, 1>(blocks_for(l.rows, kThreads / kWarp));
-  else
-    with_packs<T>(
-        l.line,
-        [&]<int kSize>() { run.template operator()<kThreads, kSize>(blocks_for(l.rows, 1)); },
-        logits, dlogits);
+  const auto whole = [&]<int kTeam, int kSize, int kHeld>() {
+    if (kHeld > 0 && l.classes > kTeam * kSize * kHeld) return false;
+    run.template operator()<kTeam, kSize, kHeld>(
+        blocks_for(l.rows, kTeam == kWarp ? kThreads / kWarp : 1));
+    return true;
+  };
+  if (l.classes < kLongRow) {
+    whole.template operator()<kWarp, 1, 0>();
+    return;
+  }
+  with_packs<T>(
+      l.line,
+      [&]<int kSize>() {
+        if constexpr (sizeof(T) == 2 && kSize > 1) {
+          if (whole.template operator()<256, kSize, 8>() ||
+              whole.template operator()<512, kSize, 8>() ||
+              whole.template operator()<768, kSize, 9>())
+            return;
+        }
+        whole.template operator()<kThreads, kSize, 0>();
+      },
+      logits, dlogits);
 }
 
 constexpr int kWeighing = 1024;  ///< threads of a block
@@ -195,7 +208,6 @@ __global__ void __launch_bounds__(kThreads, 3)
                      unsigned* arrivals, Compute<T>* loss_sum) {
   __shared__ double shared[kThreads / kWarp];
   const bool softmax = is_softmax(s.kind);
-  const double uniform = s.smoothing / static_cast<double>(s.classes);
   double scale = s.scale.get();
   __shared__ double factor;  // of weights; it would cost a register in every loop
   if (threadIdx.x == 0) factor = or_one(s.weight_factor);
@@ -231,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       const double score = static_cast<double>(widen(row[c]));
       const double weight = weights != nullptr ? weights[c] : 1.0;
       return softmax ? math::focal_loss(score - offset,
-                                        weight * ((1.0 - s.smoothing) * target(c) + uniform),
+                                        weight * ((1.0 - s.smoothing) * target(c) + s.uniform),
                                         s.parameter)
                      : math::element_loss(s.kind, score, target(c), s.parameter);
     };
@@ -253,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
   }
   if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
-  const double sum = sum_of_block(losses, s.rows, shared);
+  const double sum = sum_of_block<kThreads>(losses, s.rows, shared);
   if (threadIdx.x == 0) *loss_sum = static_cast<Compute<T>>(sum * s.loss_scale);
 }
 
@@ -283,6 +295,7 @@ LossSettings settings_of(CudaBackend& backend, const TargetLoss& args, const Ten
           ignored_of(args.ignored),
           args.parameter,
           args.label_smoothing,
+          args.label_smoothing / static_cast<double>(l.classes),
           scale,
           args.scale,
           optional<double>(factor)};
@@ -300,9 +313,10 @@ void cross_entropy(CudaBackend& backend, const TargetLoss& args) {
     Compute<T>* loss = optional<Compute<T>>(args.loss);
     const Tensor losses = backend.scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const LossSettings settings = settings_of(backend, args, factor);
-    const auto run = [&]<int kTeam, int kSize>(unsigned grid) {
-      launch(cross_entropy_rows<kTeam, kSize, T>, {{grid}, {kThreads}, backend.handle()}, settings,
-             logits, labels, losses.data<double>(), dlogits, backend.arrivals(), loss);
+    const auto run = [&]<int kTeam, int kSize, int kHeld>(unsigned grid) {
+      launch(cross_entropy_rows<kTeam, kSize, kHeld, T>,
+             {{grid}, {kBlockOf<kTeam>}, backend.handle()}, settings, logits, labels,
+             losses.data<double>(), dlogits, backend.arrivals(), loss);
     };
     with_team<T>(l, run, logits, dlogits);
   });

@@ -20,9 +20,12 @@ template <class T, MapFunction kFunction>
 struct OneStep {
   static constexpr int kInputs = operands_of(kFunction);
   template <int N>
-  STARLING_HD void operator()(Index, const T (&x)[kInputs][N], T (&y)[N]) const {
+  STARLING_HD void operator()(Index, const Compute<T> (&x)[kInputs][N], Compute<T> (&y)[N]) const {
+    using F = math::Fast<T>;
 #pragma unroll
-    for (int i = 0; i < N; ++i) y[i] = math::map_function(kFunction, x[0][i], x[kInputs - 1][i]);
+    for (int i = 0; i < N; ++i)
+      y[i] =
+          static_cast<Compute<T>>(math::map_function(kFunction, F(x[0][i]), F(x[kInputs - 1][i])));
   }
 };
 
@@ -122,7 +125,7 @@ void CudaBackend::issue(const Map& args) {
   floating(args.y, [&](auto type) {
     using T = decltype(type);
     const bool done = one && with_function(step.function, [&](auto function) {
-                        using Step = OneStep<Compute<T>, decltype(function)::value>;
+                        using Step = OneStep<T, decltype(function)::value>;
                         std::array<const T*, static_cast<std::size_t>(Step::kInputs)> in{};
                         for (std::size_t k = 0; k < in.size(); ++k)
                           in[k] = args.in[k].template data<T>();

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <limits>
+
+#include "kernels/cuda/device/column_tiles.h"
+
+namespace starling::cuda {
+
+/// A thread's share of a row of n numbers: groups of kSize, the team's side by side. It holds its
+/// first kHeld groups in registers, which must be all of them; with 0 each pass reads the row. Where
+/// n is not a multiple of kSize the row's memory goes on to one, and what is read behind n is
+/// -infinity.
+template <class T, int kSize, int kTeam, int kHeld>
+struct RowShare {
+  const T* row;
+  Index n;
+  int first;
+  Coming<T, kSize> held[kHeld > 0 ? kHeld : 1];
+
+  __device__ __forceinline__ RowShare(const T* from, Index size)
+      : row(from), n(size), first(static_cast<int>(threadIdx.x) % kTeam * kSize) {
+    const T* const own = row + first;
+    for_held([&](Index, int u) { held[u] = issue_load<kSize>(own + u * kTeam * kSize); });
+    if (kSize == 1 || n % kSize == 0) return;
+    for_held([&](Index c, int u) {
+      if (n - c < kSize)
+        held[u].words = std::bit_cast<typename Coming<T, kSize>::Words>(cut(held[u].group(), c));
+    });
+  }
+  /// Calls f(where in the row, the group's number u, group) for each.
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+    if constexpr (kHeld > 0) {
+      for_held([&](Index c, int u) { f(c, u, held[u].group()); });
+    } else {
+#pragma unroll 2
+      for (Index c = first; c < n; c += kTeam * kSize) f(c, 0, group(c, 0));
+    }
+  }
+  /// The other tensor's group where each() has called with c and u.
+  __device__ __forceinline__ Group<T, kSize> group(Index c, int u) const {
+    if constexpr (kHeld > 0) {
+      return held[u].group();
+    } else {
+      const auto read = load_group<T, kSize>(row + c);
+      return kSize > 1 && n - c < kSize ? cut(read, c) : read;
+    }
+  }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void for_held(F f) const {
+    const int count = static_cast<int>(n);
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u)
+      if (first + u * kTeam * kSize < count) f(Index{first} + u * kTeam * kSize, u);
+  }
+  __device__ __forceinline__ Group<T, kSize> cut(Group<T, kSize> group, Index c) const {
+#pragma unroll
+    for (int j = 1; j < kSize; ++j)
+      if (c + j >= n) group.v[j] = narrow<T>(-std::numeric_limits<Compute<T>>::infinity());
+    return group;
+  }
+};
+
+}  // namespace starling::cuda
