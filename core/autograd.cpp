@@ -76,6 +76,14 @@ std::vector<Tensor> Gradients::take_terms(int i) {
 
 bool Gradients::wants(int i) const { return at(node_->inputs, i, "input") != nullptr; }
 
+Tensor Gradients::take_input_term(int i) {
+  const auto& of = at(node_->inputs, i, "input");
+  if (!of || of->terms.empty()) return {};
+  Tensor term = std::move(of->terms.back());
+  of->terms.pop_back();
+  return term;
+}
+
 void Gradients::set(int i, Tensor gradient) {
   const auto& of = at(node_->inputs, i, "input");
   if (!gradient) fail(ExitCode::kUsage, "gradient", "that of input {} is no tensor", i);

@@ -146,6 +146,9 @@ class Gradients {
 
   /// Whether input i needs a gradient.
   bool wants(int i) const;
+  /// The term that set() would add input i's gradient to, taken out of it: for a backward function
+  /// that adds up itself. Empty if there is none.
+  Tensor take_input_term(int i);
   /// Adds a term to input i's gradient. Error(kUsage) unless it has the input's shape and dtype.
   /// The same tensor may be passed for several inputs.
   void set(int i, Tensor gradient);

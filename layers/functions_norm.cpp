@@ -159,13 +159,19 @@ Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Pa
                                              .centered = centered}](Gradients& g) {
     LayerNormBackward back = saved;
     back.dy = g.output();
-    back.dx = Tensor(g.backend(), back.x.shape(), back.x.dtype());
+    if (g.wants(0)) {
+      // What comes past the norm, of a residual connection.
+      back.term = g.take_input_term(0);
+      const bool onto = back.term && back.term.exclusive();
+      back.dx = onto ? back.term : Tensor(g.backend(), back.x.shape(), back.x.dtype());
+    }
     const ScaleShiftTargets targets(g, back.centered);
     back.dgamma = targets.gamma.tensor;
     back.dbeta = targets.beta.tensor;
     back.accumulate = targets.accumulate();
     g.backend().layer_norm_backward(back);
-    g.set(0, std::move(back.dx));
+    back.term = {};
+    if (back.dx) g.set(0, std::move(back.dx));
   };
   std::vector<Parameter*> parameters{&gamma};
   if (beta) parameters.push_back(beta);

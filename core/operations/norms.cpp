@@ -97,6 +97,7 @@ void check(const LayerNormBackward& args) {
   const DType dtype = args.x.dtype(), wide = wide_of(dtype);
   call.has(args.dy, "dy", x.elements(), dtype);
   call.may_have(args.dx, "dx", x.elements(), dtype);
+  call.may_have(args.term, "term", x.elements(), dtype);
   if (args.centered) call.has(args.saved_mean, "saved_mean", x.rows, wide);
   call.that(args.centered || !args.saved_mean, "there is a mean, but it counts as 0");
   call.has(args.saved_inv_std, "saved_inv_std", x.rows, wide);

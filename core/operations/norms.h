@@ -104,12 +104,13 @@ struct LayerNormForward {
   }
 };
 
+/// `term`: added to dx, which may be it.
 struct LayerNormBackward {
-  Tensor x, dy, gamma, saved_mean, saved_inv_std, dx, dgamma, dbeta;
+  Tensor x, dy, gamma, saved_mean, saved_inv_std, dx, dgamma, dbeta, term = {};
   bool accumulate = false, centered = true;
   Accesses accesses() const {
     return Accesses()
-        .read({x, dy, gamma, saved_mean, saved_inv_std})
+        .read({x, dy, gamma, saved_mean, saved_inv_std, term})
         .write({dx})
         .output(accumulate, {dgamma, dbeta});
   }

@@ -351,6 +351,7 @@ void CpuBackend::issue(const LayerNormBackward& args) {
     const R* gamma = cpu::optional<R>(args.gamma);
     const R* mean = cpu::optional<R>(args.saved_mean);
     const R* inv_std = args.saved_inv_std.data<R>();
+    const T* term = cpu::optional<T>(args.term);
     T* dx = cpu::optional<T>(args.dx);
     R* dgamma = cpu::optional<R>(args.dgamma);
     R* dbeta = cpu::optional<R>(args.dbeta);
@@ -370,7 +371,8 @@ void CpuBackend::issue(const LayerNormBackward& args) {
         if (own) std::fill_n(own, width, 0.0);
         kernels<T>().layer_norm_backward(
             x + row * c, dy + row * c, gamma, mean ? mean + row : nullptr, inv_std + row,
-            dx ? dx + row * c : nullptr, std::min(block, rows - row), c, scratch.data(), own);
+            term ? term + row * c : nullptr, dx ? dx + row * c : nullptr,
+            std::min(block, rows - row), c, scratch.data(), own);
       }
     });
     const auto store = [&](R* to, Index first) {

@@ -105,10 +105,11 @@ struct Kernels {
   void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std,
                              Index rows, Index channels, bool centered, double eps);
   /// Adds the block's contributions to dbeta and dgamma to sums[2 · channels] (optional); dx
-  /// optional. mean is null if not centered. scratch: 2 · channels.
+  /// and `term`, which is added to it, optional. mean is null if not centered. scratch: 2 ·
+  /// channels.
   void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean,
-                              const R* inv_std, T* dx, Index rows, Index channels, R* scratch,
-                              double* sums);
+                              const R* inv_std, const T* term, T* dx, Index rows, Index channels,
+                              R* scratch, double* sums);
 
   // --- Reductions (reduce_isa.cpp) of a matrix with leading dimension `line`.
   /// to[i] = reduction of the n elements of line i.

@@ -421,8 +421,8 @@ static inline void layer_norm_sums(const LayerNormRow<T>& first, const LayerNorm
 
 template <class T>
 static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma,
-                                const Compute<T>* mean, const Compute<T>* inv_std, T* dx,
-                                Index rows, Index n, Compute<T>* scratch, double* sums) {
+                                const Compute<T>* mean, const Compute<T>* inv_std, const T* term,
+                                T* dx, Index rows, Index n, Compute<T>* scratch, double* sums) {
   using R = Compute<T>;
   constexpr Index kRun = 64;  // rows whose sums gather in R
   alignas(64) R buffer[kStreamBuffer];
@@ -442,16 +442,20 @@ static void layer_norm_backward(const T* x, const T* dy, const Compute<T>* gamma
           prefetch_range(own.dy + first + ahead, count);
           R* to = out.room(r, first);
           const R* factor = gamma + first;
-          const auto value = [=](Index i, R g) __attribute__((always_inline)) {
-            return own.inv_std * (g - mean_g - own.normal(first + i) * mean_gx);
+          const T* also = term ? term + r * n + first : nullptr;
+          const auto fill = [=](auto scaled, auto added) __attribute__((always_inline)) {
+            STARLING_LOOP for (Index i = 0; i < count; ++i) {
+              const R g = own.gradient(first + i) * (scaled ? factor[i] : R(1)),
+                      value = own.inv_std * (g - mean_g - own.normal(first + i) * mean_gx);
+              to[i] = added ? value + widen(also[i]) : value;
+            }
           };
-          if (gamma) {
-            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
-                value(i, own.gradient(first + i) * factor[i]);
-          } else {
-            STARLING_LOOP for (Index i = 0; i < count; ++i) to[i] =
-                value(i, own.gradient(first + i));
-          }
+          const std::true_type yes;
+          const std::false_type no;
+          if (gamma)
+            term ? fill(yes, yes) : fill(yes, no);
+          else
+            term ? fill(no, yes) : fill(no, no);
           out.put(r, first, count);
         });
   };

@@ -7,8 +7,8 @@
 namespace starling::math {
 
 /// fp32 for numbers that are stored in 16 bits: a GPU computes exponentials, tanh and what
-/// divides in an activation by its own instructions, within 2^-21 relative (tanh 2^-11; numbers below 2^-126 become 0).
-/// All else is fp32's, and so is everything on a CPU.
+/// divides in an activation by its own instructions, within 2^-21 relative (tanh 2^-11; numbers
+/// below 2^-126 become 0). All else is fp32's, and so is everything on a CPU.
 struct FastFloat {
   float value = 0.0f;
 

@@ -69,7 +69,7 @@ class TypeChecker final : public ForwardingBackend {
     ++normalisations;
   }
   void issue(const LayerNormBackward& a) override {
-    low({a.x, a.dy, a.dx});
+    low({a.x, a.dy, a.dx, a.term});
     full({a.gamma, a.saved_mean, a.saved_inv_std, a.dgamma, a.dbeta});
   }
   void issue(const TargetLoss& a) override {

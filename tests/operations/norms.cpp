@@ -126,10 +126,10 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how) {
   return op;
 }
 
-Operation layer_norm(Index rows, Index channels, bool affine, bool centered) {
+Operation layer_norm(Index rows, Index channels, bool affine, bool centered, bool residual) {
   Operation op;
-  op.name = fmt::format("{} norm {}x{}{}", centered ? "layer" : "rms", rows, channels,
-                        affine ? "" : ", plain");
+  op.name = fmt::format("{} norm {}x{}{}{}", centered ? "layer" : "rms", rows, channels,
+                        affine ? "" : ", plain", residual ? " + x" : "");
   const bool beta = affine && centered;
   op.inputs = {{rows, channels}};
   for (int k = 0; k < (affine ? 1 : 0) + (beta ? 1 : 0); ++k) op.inputs.push_back({channels});
@@ -146,6 +146,7 @@ Operation layer_norm(Index rows, Index channels, bool affine, bool centered) {
                           .saved_inv_std = out[1],
                           .eps = 1e-3,
                           .centered = centered});
+    if (residual) b.map({MapFunction::kAdd, out[0], in[0], out[0]});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows; ++i) {
@@ -159,6 +160,7 @@ Operation layer_norm(Index rows, Index channels, bool affine, bool centered) {
       for (Index c = 0; c < channels; ++c) {
         double value = (in[0][at(i * channels + c)] - mean) * out[1][at(i)];
         if (affine) value *= in[1][at(c)];
+        if (residual) value += in[0][at(i * channels + c)];
         out[0][at(i * channels + c)] = beta ? value + in[2][at(c)] : value;
       }
     }
@@ -173,9 +175,10 @@ Operation layer_norm(Index rows, Index channels, bool affine, bool centered) {
                            .dx = d[0],
                            .dgamma = affine ? d[1] : Tensor(),
                            .dbeta = beta ? d[2] : Tensor(),
+                           .term = residual ? dy : Tensor(),
                            .centered = centered});
   };
-  op.tolerance = 3e-5;
+  op.tolerance = residual ? 6e-4 : 3e-5;  // the sum is rounded once more
   return op;
 }
 

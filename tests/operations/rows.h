@@ -111,7 +111,8 @@ struct NormCase {
 };
 Operation batch_norm(Index rows, Index channels, const NormCase& how);
 /// `centered` false: the RMS norm, without beta.
-Operation layer_norm(Index rows, Index channels, bool affine = true, bool centered = true);
+Operation layer_norm(Index rows, Index channels, bool affine = true, bool centered = true,
+                     bool residual = false);
 Operation softmax(Index rows, Index n, bool logarithm = false);
 
 // norm_steps.cpp

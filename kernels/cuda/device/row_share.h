@@ -7,8 +7,8 @@
 namespace starling::cuda {
 
 /// A thread's share of a row of n numbers: groups of kSize, the team's side by side. It holds its
-/// first kHeld groups in registers, which must be all of them; with 0 each pass reads the row. Where
-/// n is not a multiple of kSize the row's memory goes on to one, and what is read behind n is
+/// first kHeld groups in registers, which must be all of them; with 0 each pass reads the row.
+/// Where n is not a multiple of kSize the row's memory goes on to one, and what is read behind n is
 /// -infinity.
 template <class T, int kSize, int kTeam, int kHeld>
 struct RowShare {

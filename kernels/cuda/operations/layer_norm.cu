@@ -1,10 +1,11 @@
 #include <cstdint>
 
 #include "core/operations/norms.h"
-#include "kernels/cuda/device/column_tiles.h"
+#include "kernels/cuda/device/row_share.h"
 
 // Layer and RMS normalisation: a warp for each row, which stays in the first cache between its
-// passes. The gradients of gamma and beta are sums over rows: column_tiles.h.
+// passes. The gradients of gamma and beta are sums over rows: column_tiles.h. A row that fits the
+// registers of a warp is read once for both; each block then leaves its sums to a second kernel.
 namespace starling::cuda {
 namespace {
 
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 
 template <class T>
 struct LayerGradient {
-  const T *x, *dy;
+  const T *x, *dy, *term;                   ///< term is optional
   const Compute<T>*gamma, *mean, *inv_std;  ///< gamma and mean are optional
   __device__ __forceinline__ Compute<T> mean_of(Index row) const {
     return mean ? mean[row] : Compute<T>(0);
@@ -103,8 +104,7 @@ struct LayerGradient {
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads, 1)
-    layer_norm_gradient_rows(LayerGradient<T> from, T* __restrict__ dx, Index rows,
-                             Index channels) {
+    layer_norm_gradient_rows(LayerGradient<T> from, T* dx, Index rows, Index channels) {
   using C = Compute<T>;
   const WarpRows own = warp_rows();
   const C share = C(1) / static_cast<C>(channels);
@@ -126,11 +126,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, Group<T, kSize> g) {
       const auto in = load_group<T, kSize>(x + c);
       const auto gamma = coefficients<kSize>(from.gamma, c, C(1));
+      Group<T, kSize> term{};
+      if (from.term) term = load_group<T, kSize>(from.term + r * channels + c);
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
         const C w = static_cast<C>(g.v[j]) * gamma.v[j],
                 normal = (static_cast<C>(in.v[j]) - mean) * inv;
-        g.v[j] = static_cast<T>(inv * (w - mean_g - normal * mean_gx));
+        g.v[j] = static_cast<T>(inv * (w - mean_g - normal * mean_gx) + static_cast<C>(term.v[j]));
       }
       store_group<T, kSize>(dx + r * channels + c, g);
     });
@@ -180,6 +182,92 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
+/// All gradients of rows that a warp holds in kHeld groups a lane. partial: [blocks][2][channels],
+/// the sums of dy and of dy·x̂ over each block's rows.
+template <class T, int kSize, int kHeld>
+__global__ void __launch_bounds__(kThreads, 1)
+    layer_norm_gradients(LayerGradient<T> from, T* dx, Index rows, Index channels,
+                         Compute<T>* partial) {
+  using C = Compute<T>;
+  using Share = RowShare<T, kSize, kWarp, kHeld>;
+  __shared__ C block_sums[2][kHeld * kWarp * kSize];
+  C sums[kHeld][2][kSize] = {};
+  const WarpRows own = warp_rows();
+  const C share = C(1) / static_cast<C>(channels);
+  for (Index r = own.first; r < rows; r += own.step) {
+    const Share x(from.x + r * channels, channels), dy(from.dy + r * channels, channels);
+    const C mean = from.mean_of(r), inv = from.inv_std[r];
+    C sum_g = C(0), sum_gx = C(0);
+    x.each([&](Index c, int u, const Group<T, kSize>& in) {
+      const auto g = dy.group(c, u);
+      const auto gamma = coefficients<kSize>(from.gamma, c, C(1));
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C value = widen(g.v[j]), normal = (widen(in.v[j]) - mean) * inv;
+        sums[u][0][j] += value;
+        sums[u][1][j] += value * normal;
+        sum_g += value * gamma.v[j];
+        sum_gx += value * gamma.v[j] * normal;
+      }
+    });
+    const C mean_g = from.mean ? warp_sum(sum_g) * share : C(0), mean_gx = warp_sum(sum_gx) * share;
+    x.each([&](Index c, int u, const Group<T, kSize>& in) {
+      auto g = dy.group(c, u);
+      const auto gamma = coefficients<kSize>(from.gamma, c, C(1));
+      Group<T, kSize> term{};
+      if (from.term) term = load_group<T, kSize>(from.term + r * channels + c);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C w = widen(g.v[j]) * gamma.v[j], normal = (widen(in.v[j]) - mean) * inv;
+        g.v[j] = narrow<T>(inv * (w - mean_g - normal * mean_gx) + widen(term.v[j]));
+      }
+      store_group<T, kSize>(dx + r * channels + c, g);
+    });
+  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            first = static_cast<int>(threadIdx.x) % kWarp * kSize;
+  for (int w = 0; w < kWarps; ++w) {  // in this order
+#pragma unroll
+    for (int i = 0; i < kHeld * 2 * kSize; ++i) {
+      const int u = i / (2 * kSize), k = i / kSize % 2, j = i % kSize;
+      C& sum = block_sums[k][first + u * kWarp * kSize + j];
+      if (w == warp) sum = w == 0 ? sums[u][k][j] : sum + sums[u][k][j];
+    }
+    __syncthreads();
+  }
+  for (Index i = threadIdx.x; i < 2 * channels; i += kThreads)
+    partial[blockIdx.x * 2 * channels + i] = block_sums[i >= channels][i % channels];
+}
+
+/// The sums over the parts that the blocks of layer_norm_gradients left; a warp's lanes take
+/// adjacent channels, the block's warps take turns with the parts.
+template <class C>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_gradient_parts(const C* partial, Index parts, Index channels,
+                              ParameterGradients<C> to) {
+  __shared__ double shared[2][kWarps][kWarp];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Index c = Index{blockIdx.x} * kWarp + lane;
+  double sum = 0.0, product = 0.0;
+  if (c < channels) {
+#pragma unroll 8
+    for (Index part = warp; part < parts; part += kWarps) {
+      sum += static_cast<double>(partial[2 * part * channels + c]);
+      product += static_cast<double>(partial[(2 * part + 1) * channels + c]);
+    }
+  }
+  shared[0][warp][lane] = sum;
+  shared[1][warp][lane] = product;
+  __syncthreads();
+  if (warp != 0 || c >= channels) return;
+  for (int w = 1; w < kWarps; ++w) {
+    sum += shared[0][w][lane];
+    product += shared[1][w][lane];
+  }
+  to.take(c, sum, product);
+}
+
 Launch over_warps(Index rows, StreamHandle stream) {
   return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream};
 }
@@ -210,25 +298,46 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
   const Index rows = matrix.rows, channels = matrix.channels;
   const LayerGradient<T> from{.x = args.x.data<T>(),
                               .dy = args.dy.data<T>(),
+                              .term = optional<T>(args.term),
                               .gamma = optional<C>(args.gamma),
                               .mean = optional<C>(args.saved_mean),
                               .inv_std = args.saved_inv_std.data<C>()};
   T* dx = optional<T>(args.dx);
   C* dgamma = optional<C>(args.dgamma);
   C* dbeta = optional<C>(args.dbeta);
+  const ParameterGradients<C> to{dgamma, dbeta, args.accumulate};
+  const auto whole = [&]<int kSize, int kHeld>() {
+    if (channels > kHeld * kWarp * kSize) return false;
+    constexpr auto kGradients = layer_norm_gradients<T, kSize, kHeld>;
+    const Index blocks = std::min<Index>(
+        (rows + kWarps - 1) / kWarps,
+        Index{std::max(backend.info().multiprocessors, 1)} * resident_blocks(kGradients, kThreads));
+    const Tensor partial = backend.scratch(2 * blocks * channels, DTypeOf<C>::value);
+    launch(kGradients, {{static_cast<unsigned>(blocks)}, {kThreads}, backend.handle()}, from, dx,
+           rows, channels, partial.data<C>());
+    launch(layer_norm_gradient_parts<C>,
+           {{blocks_for(channels, kWarp)}, {kThreads}, backend.handle()}, partial.data<C>(), blocks,
+           channels, to);
+    return true;
+  };
   const auto run = [&]<int kSize>() {
+    if constexpr (kSize > 1 && sizeof(T) <= 4) {
+      if (dx && rows > 0 && (dgamma || dbeta) &&
+          (whole.template operator()<kSize, 4>() || whole.template operator()<kSize, 8>()))
+        return;
+    }
     if (dgamma || dbeta) {
       constexpr auto kColumns = layer_norm_gradient_columns<T, kSize>;
       const ColumnTiles t = column_tiles(backend, matrix, kSize, kColumns);
       const Tensor partial = partial_sums<C>(backend, t);
       launch(kColumns, over_columns(backend, t), from, t, partial.data<C>(), backend.arrivals(),
-             ParameterGradients<C>{dgamma, dbeta, args.accumulate});
+             to);
     }
     if (dx && rows > 0)
       launch(layer_norm_gradient_rows<T, kSize>, over_warps(rows, backend.handle()), from, dx, rows,
              channels);
   };
-  with_packs<T>(channels, run, from.x, from.dy, dx);
+  with_packs<T>(channels, run, from.x, from.dy, from.term, dx);
 }
 
 }  // namespace
