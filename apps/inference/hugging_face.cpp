@@ -457,7 +457,8 @@ json with_pretrained(json config, const std::string& source) {
   const auto refuse = [&](const std::string& key, const std::string& what) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = key}, "{}", what);
   };
-  if (!given.contains("path") || !given["path"].is_string() || given["path"] == "")
+  if (!given.contains("path") || !given["path"].is_string() ||
+      given["path"].get_ref<const std::string&>().empty())
     refuse("model.path", "is missing; needed: a folder of Hugging Face's");
   const std::string model_file = find_model(given["path"].get<std::string>()).path;
   const std::string file = beside(model_file, "config.json");
@@ -481,8 +482,11 @@ json with_pretrained(json config, const std::string& source) {
   }
   config["model"] = std::move(section);
   json& init = config["init"];
-  if (init.is_null() || init == "") init = given["path"];
-  if (init.is_object() && init.value("file", json("")) == "") init["file"] = given["path"];
+  const auto is_empty = [](const json& text) {
+    return text.is_string() && text.get_ref<const std::string&>().empty();
+  };
+  if (init.is_null() || is_empty(init)) init = given["path"];
+  if (init.is_object() && is_empty(init.value("file", json("")))) init["file"] = given["path"];
   const json& initial = init.is_object() ? init["file"] : init;
   if (initial != given["path"])
     refuse("init",

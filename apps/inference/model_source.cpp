@@ -271,7 +271,7 @@ SafetensorsFile read_indexed(const std::string& path,
     refuse("weight_map", "is no object; needed: each tensor's name and its file");
   std::map<std::string, std::string> files;  // and the first of its tensors
   for (const auto& [tensor, file] : places.items()) {
-    if (!file.is_string() || file == "" ||
+    if (!file.is_string() || file.get_ref<const std::string&>().empty() ||
         file.get_ref<const std::string&>().find('/') != std::string::npos)
       refuse("weight_map." + tensor,
              fmt::format("is {}; needed: a file beside it", shown(file.dump(), 100)));
