@@ -654,7 +654,7 @@ void write_parts(const fs::path& folder, SafetensorsFile file, std::uint64_t mos
     parts.back().tensors[name] = std::move(tensor);
     used += bytes, total += bytes;
   }
-  parts[0].metadata = file.metadata;
+  parts[0].metadata = std::move(file.metadata);
   json index{{"metadata", {{"total_size", total}}}, {"weight_map", json::object()}};
   for (std::size_t k = 0; k < parts.size(); ++k) {
     const std::string name =
