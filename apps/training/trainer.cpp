@@ -70,7 +70,8 @@ std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const Run
   return groups;
 }
 
-/// Of a replica's parameters, which come from its other ranks while the forward pass runs.
+/// Makes each layer wait for its parameters, which the replica's other ranks send while the forward
+/// pass runs.
 class BucketReads final : public ParameterReads {
  public:
   explicit BucketReads(BucketScheduler& scheduler) : scheduler_(scheduler) {}
@@ -579,7 +580,8 @@ void Trainer::issue_step() {
   }
   if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
   if (average_ && step_ % config_.state.ema->every == 0) {
-    // Of whole buckets a gather through host memory writes this rank's part again
+    // A gather through host memory writes a whole bucket, this rank's part too, which the average
+    // is about to read.
     if (!buckets_.front().divided) scheduler_->before_reads();
     average_->after_step(step_);
   }

@@ -178,10 +178,11 @@ class InReplica final : public Algorithm {
       bucket(dropped_).drop_gradients();
     }
   }
-  /// For the gradients of a bucket.
+  /// Frees the gradients of earlier buckets before those of this one get memory.
   void make_room(int bucket) {
-    // One complete bucket may wait for its readers. In shared memory it may not if the next one is
-    // incomplete when that after it begins: by then the others have had as long as it took.
+    // One complete bucket may keep its gradients until the other ranks have read them. In shared
+    // memory none may if buckets overlap, that is if this one begins before the one in front of it
+    // is complete: the others have had the time of that whole bucket to read.
     const bool early = bucket > started_ && replica_.shares_memory();
     const int most = early ? started_ : started_ - 1;
     proceed(most);

@@ -6,9 +6,11 @@
 
 namespace starling::math {
 
-/// fp32 for numbers that are stored in 16 bits: a GPU computes exponentials, tanh and what
-/// divides in an activation by its own instructions, within 2^-21 relative (tanh 2^-11; numbers
-/// below 2^-126 become 0). All else is fp32's, and so is everything on a CPU.
+/// The arithmetic of GPUs for numbers that are stored in 16 bits: fp32, but exponentials, tanh and
+/// the divisions inside activations are the hardware's approximate instructions. Their relative
+/// error is below 2^-21, that of tanh below 2^-11; results below 2^-126 become 0. On a CPU all of
+/// it is plain fp32. Example: gelu_tanh of a number in bf16 takes 14 instructions on an H100, of
+/// one in fp32 49.
 struct FastFloat {
   float value = 0.0f;
 

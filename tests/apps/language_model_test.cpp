@@ -65,8 +65,7 @@ class Letters final : public Dataset {
   bool ignores_, says_so_;
 };
 
-/// A table of tokens, attention, and a linear layer, in fp64.
-std::string text_config(const std::string& keys, const std::string& data = "") {
+void register_letters() {
   register_builtins();
   static const bool once = [] {
     datasets().add("test_letters", [](ConfigSection& section, std::uint64_t) {
@@ -75,6 +74,11 @@ std::string text_config(const std::string& keys, const std::string& data = "") {
     return true;
   }();
   static_cast<void>(once);
+}
+
+/// A table of tokens, attention, and a linear layer, in fp64.
+std::string text_config(const std::string& keys, const std::string& data = "") {
+  register_letters();
   return R"({"data": {"type": "test_letters", "shuffle": false)" + data +
          R"(}, "model": {"type": "sequential", "layers": [
            {"type": "embedding", "num_embeddings": 11, "embedding_dim": 8},
@@ -310,6 +314,7 @@ TEST_CASE("language_model: programs have its file go on with a text") {
 
 TEST_CASE("language_model: a model of one's own writes, is tested, exported and gone on with") {
   const Program program;
+  register_letters();
   write_gpt2(program);
   const std::string own =
       R"(model={"type":"sequential","layers":[{"type":"embedding","num_embeddings":256,"embedding_dim":8},{"type":"multi_head_attention","num_heads":2,"causal":true},{"type":"linear","out_features":256}]})";

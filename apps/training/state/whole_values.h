@@ -11,9 +11,9 @@
 
 namespace starling {
 
-/// Gives parameters of divided buckets whole values, in host memory, while it lives: for what reads
-/// or writes a model by its tensors. Where no bucket is divided it does nothing. Buckets outlive
-/// it.
+/// Gives the parameters of divided buckets whole values in host memory, for as long as it lives: an
+/// export, for example, reads a model tensor by tensor. It does nothing where no bucket is divided.
+/// The buckets must outlive it.
 class WholeValues {
  public:
   /// Uninitialised values, of vectors too.
@@ -37,7 +37,7 @@ class WholeValues {
   const std::vector<Bucket>& buckets_;
   std::unique_ptr<Backend> host_;
   std::vector<Tensor> values_;                         ///< by bucket; empty: not divided
-  std::vector<std::pair<Parameter*, Tensor>> before_;  ///< what they have else
+  std::vector<std::pair<Parameter*, Tensor>> before_;  ///< to restore
 };
 
 }  // namespace starling

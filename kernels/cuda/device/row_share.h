@@ -6,10 +6,11 @@
 
 namespace starling::cuda {
 
-/// A thread's share of a row of n numbers: groups of kSize, the team's side by side. It holds its
-/// first kHeld groups in registers, which must be all of them; with 0 each pass reads the row.
-/// Where n is not a multiple of kSize the row's memory goes on to one, and what is read behind n is
-/// -infinity.
+/// One thread's share of a row of n numbers, in groups of kSize; the kTeam threads of a row take
+/// adjacent groups. With kHeld > 0 the thread keeps its groups in registers, and there must be no
+/// more than kHeld of them: n <= kTeam · kSize · kHeld. With kHeld = 0 each pass reads the row from
+/// memory. If n is not a multiple of kSize, the row's memory must be padded to one; the padding
+/// reads as -infinity. Example: a row of 50,257 logits in bf16 is RowShare<BFloat16, 8, 768, 9>.
 template <class T, int kSize, int kTeam, int kHeld>
 struct RowShare {
   const T* row;
@@ -27,7 +28,7 @@ struct RowShare {
         held[u].words = std::bit_cast<typename Coming<T, kSize>::Words>(cut(held[u].group(), c));
     });
   }
-  /// Calls f(where in the row, the group's number u, group) for each.
+  /// Calls f(index of the group's first number in the row, index u of the group, group).
   template <class F>
   __device__ __forceinline__ void each(F f) const {
     if constexpr (kHeld > 0) {
@@ -37,7 +38,7 @@ struct RowShare {
       for (Index c = first; c < n; c += kTeam * kSize) f(c, 0, group(c, 0));
     }
   }
-  /// The other tensor's group where each() has called with c and u.
+  /// The group at these indices, for each() of another tensor's share.
   __device__ __forceinline__ Group<T, kSize> group(Index c, int u) const {
     if constexpr (kHeld > 0) {
       return held[u].group();

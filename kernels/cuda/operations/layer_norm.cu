@@ -4,8 +4,9 @@
 #include "kernels/cuda/device/row_share.h"
 
 // Layer and RMS normalisation: a warp for each row, which stays in the first cache between its
-// passes. The gradients of gamma and beta are sums over rows: column_tiles.h. A row that fits the
-// registers of a warp is read once for both; each block then leaves its sums to a second kernel.
+// passes. The gradients of gamma and beta are sums over rows: column_tiles.h. If a row fits the
+// registers of a warp, one kernel reads it once for all gradients, and a second adds up the sums of
+// the first one's blocks. Longer rows, fp64, odd addresses and frozen parameters take two passes.
 namespace starling::cuda {
 namespace {
 

@@ -79,12 +79,13 @@ struct LossSettings {
   const double* weight_factor;  ///< null: 1
 };
 
+/// Threads of a block whose teams have kTeam threads.
 template <int kTeam>
 constexpr int kBlockOf = kTeam == kWarp ? kThreads : kTeam;
 
 /// Writes losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One
-/// team of kTeam threads to a row, each with kSize numbers at a time, kHeld times so many of them
-/// in its registers from the first pass to the last.
+/// team of kTeam threads to a row, each with kSize numbers at a time; kHeld is that of
+/// RowShare.
 template <int kTeam, int kSize, int kHeld, class T>
 __global__ void __launch_bounds__(kBlockOf<kTeam>, 1)
     cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
@@ -150,8 +151,8 @@ Logits logits_of(const Tensor& x, Index classes) {
   const Index line = x.shape().back();
   return {x.elements() / line, classes > 0 ? classes : line, line};
 }
-/// Calls run.operator()<threads to a row, numbers at a time, how often>(the grid). Of a long row in
-/// 16 bits a block holds what fits its registers: a read and a write are then all that moves.
+/// Calls run.operator()<kTeam, kSize, kHeld>(blocks). In 16 bits a row of up to 55,296 classes
+/// stays in a block's registers, so that each logit is read once and its gradient written once.
 template <class T, class Run>
 void with_team(const Logits& l, Run run, const T* logits, const T* dlogits) {
   const auto whole = [&]<int kTeam, int kSize, int kHeld>() {
