@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/backend.h"
@@ -10,6 +11,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/winograd.h"
 #include "kernels/cpu/workspace.h"
 
 // What lives here: the backend of a processor. dnnl_*: what oneDNN does. cpu_*: an operation's
@@ -67,6 +69,8 @@ class CpuBackend final : public Backend {
   void batch_norm_forward_of(const BatchNormForward& args);
   template <class T>
   void batch_norm_backward_of(const BatchNormBackward& args);
+  /// Where it is faster than oneDNN.
+  std::optional<cpu::Winograd> winograd_for(const cpu::Geometry& g);
   template <class T>
   void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
                          const Compute<T>* bias, T* y);

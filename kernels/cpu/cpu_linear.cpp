@@ -36,13 +36,6 @@ Geometry geometry(const Shape& x, const Shape& y, const Window2d& window) {
 }
 
 namespace {
-/// Stride 1, padding 1, 3×3 to 16 channels from 8 to 32 (more inputs' weights would leave the first
-/// cache), on images of some width.
-bool suits_conv16(const Geometry& g) {
-  return g.out_channels == 16 && g.groups == 1 && g.kernel_h == 3 && g.kernel_w == 3 &&
-         g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 1 && g.pad_w == 1 && g.dilation_h == 1 &&
-         g.dilation_w == 1 && g.channels >= 8 && g.channels <= 32 && g.width >= 8;
-}
 Index weight_elements(const Geometry& g) {
   return g.out_channels * g.kernel_h * g.kernel_w * (g.channels / g.groups);
 }
@@ -78,6 +71,11 @@ void gather_pixels(const cpu::Geometry& g, const T* x, T* to, Index first, Index
 }
 }  // namespace
 
+std::optional<cpu::Winograd> CpuBackend::winograd_for(const cpu::Geometry& g) {
+  if (!kernels<float>().winograd.convolve || !cpu::suits_winograd(g)) return std::nullopt;
+  return cpu::Winograd(kernels<float>(), threads_, *allocator_);
+}
+
 template <class T>
 void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
                                    const Compute<T>* bias, T* y) {
@@ -88,18 +86,8 @@ void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* 
       kernels<T>().conv_forward(g, x, weight, bias, y, begin, end);
     });
   } else if constexpr (std::is_same_v<T, float>) {
-    const cpu::Kernels<float>& k = kernels<float>();
-    if (k.conv16 && !bias && cpu::suits_conv16(g)) {
-      const Index scratch = 3 * (g.width + 2) * g.channels;
-      const cpu::Workspace<float> packed(*allocator_, cpu::weight_elements(g)),
-          lines(*allocator_, threads_.count() * scratch);
-      k.conv16_pack(weight, packed.data(), g.channels);
-      threads_.parallel_parts(g.images, 1, [&](Index part, Index begin, Index end) {
-        k.conv16(g, x, packed.data(), y, begin, end, lines.data() + part * scratch);
-      });
-    } else {
-      dnnl_.conv_forward(g, x, weight, bias, y);
-    }
+    if (const auto winograd = winograd_for(g)) return winograd->forward(g, x, weight, bias, y);
+    dnnl_.conv_forward(g, x, weight, bias, y);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       if (bf16_products_) return dnnl_.conv_forward(g, x, weight, bias, y);
@@ -132,6 +120,7 @@ void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, co
       kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end);
     });
   } else if constexpr (std::is_same_v<T, float>) {
+    if (const auto winograd = winograd_for(g)) return winograd->backward_data(g, dy, weight, dx);
     dnnl_.conv_backward_data(g, dy, weight, dx);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
@@ -167,6 +156,8 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
       kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, accumulate);
     });
   } else if constexpr (std::is_same_v<T, float>) {
+    if (const auto winograd = winograd_for(g))
+      return winograd->backward_weights(g, x, dy, dweight, accumulate);
     dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {

@@ -24,7 +24,7 @@ void load(Isa isa, Kernels<float>& table) {
   select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
   select_isa<Adder>(isa, scalar::add_codec, avx2::add_codec, avx512::add_codec)(table);
   select_isa<Adder>(isa, scalar::add_depthwise, avx2::add_depthwise, avx512::add_depthwise)(table);
-  select_isa<Adder>(isa, scalar::add_conv16, avx2::add_conv16, avx512::add_conv16)(table);
+  select_isa<Adder>(isa, scalar::add_winograd, avx2::add_winograd, avx512::add_winograd)(table);
 }
 
 void load(Isa isa, Kernels<double>& table) {

@@ -72,6 +72,50 @@ constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
 /// Height of a window, including dilation.
 STARLING_HD Index depthwise_rows(const Geometry& g) { return (g.kernel_h - 1) * g.dilation_h + 1; }
 
+/// Minimal filtering of 3×3 convolutions, F(4×4, 3×3): the points at which tiles of 4×4 outputs are
+/// multiplied, and the channels of a panel, a row of the matrix products' right factor.
+constexpr Index kWinogradPoints = 36, kWinogradPanel = 16;
+STARLING_HD Index winograd_across(const Geometry& g) { return (g.width + 3) / 4; }
+STARLING_HD Index winograd_down(const Geometry& g) { return (g.height + 3) / 4; }
+
+/// Some output channels of such a convolution. Backward, the gradient of the data: its outputs are
+/// the convolution's inputs, and the other way round. At the points, the numbers of each lie in a
+/// plane: inputs as [tiles, inputs] or, for the gradient of the filters, [inputs / 16, tiles, 16];
+/// filters as [outputs / 16, inputs, 16], their gradient as [outputs, inputs]; outputs as [tiles,
+/// outputs].
+struct WinogradPart {
+  Geometry geometry;
+  bool backward = false;
+  Index first = 0, outputs = 0;
+  Index tiles = 0;  ///< of a block, at most
+
+  Index inputs() const { return backward ? geometry.out_channels : geometry.channels; }
+  // Numbers from one plane to the next. Powers of two would fall into the same lines of the cache.
+  Index inputs_plane() const { return tiles * inputs() + 16; }
+  Index filters_plane() const { return inputs() * outputs + 16; }
+  Index outputs_plane() const { return tiles * outputs + 16; }
+};
+
+/// The kernels of winograd_isa.cpp; null without AVX2.
+struct WinogradKernels {
+  /// The filters' panels [first, last) at the points.
+  void (*filters)(const WinogradPart& part, const float* weight, Index first, Index last,
+                  float* u) = nullptr;
+  /// y of tiles [first, last). bias: optional. scratch: planes of inputs and of outputs.
+  void (*convolve)(const WinogradPart& part, const float* x, const float* u, const float* bias,
+                   float* y, Index first, Index last, float* scratch) = nullptr;
+  /// Inputs v and outputs' gradients z at the points, tiles [first, last) of a block that begins
+  /// with tile `from`.
+  void (*spread)(const WinogradPart& part, const float* x, const float* dy, Index from, Index first,
+                 Index last, float* v, float* z) = nullptr;
+  /// The filters' gradients (+)= those of a block of tiles, at points [first, last).
+  void (*products)(const WinogradPart& part, const float* v, const float* z, Index tiles, bool add,
+                   Index first, Index last, float* du) = nullptr;
+  /// dweight (+)= the filters' gradients, of the part's outputs [first, last).
+  void (*taps)(const WinogradPart& part, const float* du, bool accumulate, Index first, Index last,
+               float* dweight) = nullptr;
+};
+
 /// Kernels for one element type and one instruction set, on raw pointers and ranges; callers divide
 /// the work among threads. T is float, double, BFloat16 or Float16; R is its arithmetic type. Long
 /// sums are accumulated in R over short runs, and in double beyond. 16-bit types have only the
@@ -207,14 +251,8 @@ struct Kernels {
                                 T* dlogits, Index rows, Index classes, double smoothing,
                                 double scale);
 
-  // --- 3×3 convolutions to 16 channels (conv16_isa.cpp), fp32 only; null if not faster with this
-  // instruction set.
-  /// y of images [first, last), with packed weights; width >= 4. scratch: 3 · (width + 2) ·
-  /// channels.
-  void (*conv16)(const Geometry& g, const T* x, const T* packed, T* y, Index first, Index last,
-                 T* scratch) = nullptr;
-  /// Packs weight[16,3,3,channels] for conv16.
-  void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
+  /// Minimal filtering, fp32 only.
+  WinogradKernels winograd;
 
   // --- Depthwise convolutions (depthwise_isa.cpp), groups = channels = out_channels: fp64, and in
   // fp32 the gradient of weights only. Each call computes a block of kDepthwiseBlock channels
@@ -273,7 +311,7 @@ STARLING_DECLARE_PER_ISA(
     void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
     void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
     void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
-    void add_conv16(Kernels<float>&);)
+    void add_winograd(Kernels<float>&);)
 #undef STARLING_DECLARE_ADDERS
 #define STARLING_DEFINE_ADDERS(name)                  \
   void name(Kernels<float>& table) { set(table); }    \
