@@ -142,8 +142,7 @@ static inline void transform_gradient(const Vector* y, int step, Vector* to, int
 static inline void transform_taps(const Vector* u, int step, Vector* to, int stride) {
   const Vector a = kAtA * (u[step] + u[2 * step]), b = kAtB * (u[3 * step] + u[4 * step]);
   to[0] = kAt0 * u[0] + a + b;
-  to[stride] =
-      kAtA * kA * (u[step] - u[2 * step]) + kAtB * kB * (u[3 * step] - u[4 * step]);
+  to[stride] = kAtA * kA * (u[step] - u[2 * step]) + kAtB * kB * (u[3 * step] - u[4 * step]);
   to[2 * stride] = kA2 * a + kB2 * b + u[5 * step];
 }
 
@@ -177,9 +176,9 @@ struct Corner {
   }
 };
 
-/// Tiles [first, last) of x[N,H,W,channels], its channels [at, at + count), at the points. A tile is
-/// kSide pixels wide from kBefore before its corner on; what lies outside the image is 0. Tile t's
-/// channel c goes to to + point · plane + (t - from) · line + c / panel · stride + c % panel.
+/// Tiles [first, last) of x[N,H,W,channels], its channels [at, at + count), at the points. A tile
+/// is kSide pixels wide from kBefore before its corner on; what lies outside the image is 0. Tile
+/// t's channel c goes to to + point · plane + (t - from) · line + c / panel · stride + c % panel.
 template <Transform kTransform, int kSide, int kBefore>
 static void transform_tiles(const Geometry& g, Index channels, Index at, Index count,
                             const float* x, Index from, Index first, Index last, float* to,
@@ -273,9 +272,9 @@ static void spread(const WinogradPart& part, const float* x, const float* dy, In
   transform_tiles<transform_input, kPoints, 1>(g, g.channels, 0, g.channels, x, from, first, last,
                                                v, part.inputs_plane(), kWinogradPanel,
                                                part.tiles * kWinogradPanel);
-  transform_tiles<transform_gradient, kOutputs, 0>(
-      g, g.out_channels, part.first, part.outputs, dy, from, first, last, z, part.outputs_plane(),
-      part.outputs, kWinogradPanel);
+  transform_tiles<transform_gradient, kOutputs, 0>(g, g.out_channels, part.first, part.outputs, dy,
+                                                   from, first, last, z, part.outputs_plane(),
+                                                   part.outputs, kWinogradPanel);
 }
 
 static void products(const WinogradPart& part, const float* v, const float* z, Index tiles,
