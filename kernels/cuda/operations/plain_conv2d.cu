@@ -35,14 +35,18 @@ STARLING_HD Tap tap_of(Index index, int channels, const Geometry& g) {
           static_cast<int>(tap - h * wide) * g.dilation_w};
 }
 
-/// The pixels that a window takes of x, as a matrix [output pixels, (kH, kW, channels of the
-/// group)]: a of the forward pass.
-template <class T>
+/// The pixels that go with a filter's taps, as a matrix whose columns are (kH, kW, channels of the
+/// group): a of two passes. Forward its rows are output pixels, each with the window of x that it
+/// reads; else input pixels, each with the outputs in dy that it went into.
+template <class T, bool kForward>
 struct Windows {
-  const T* x;
+  const T* data;
   Geometry g;
 
   STARLING_HD bool along_k() const { return true; }
+  STARLING_HD int channels_each() const {
+    return kForward ? g.group_channels : g.group_out_channels;
+  }
 
   struct State {
     const T* image[kPerThread];  ///< null past the last pixel
@@ -53,135 +57,49 @@ struct Windows {
                      Index size)
         : k0(place.k) {
       const Geometry& g = from.g;
+      const Index image_size =
+          kForward ? g.height * g.width * g.channels : g.out_height * g.out_width * g.out_channels;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = first + place.across + i * place.across_step;
-        const Pixel p = pixel_of(at < size ? at : 0, g.out_height, g.out_width);
-        image[i] = at < size ? from.x + p.image * g.height * g.width * g.channels +
-                                   group * g.group_channels
-                             : nullptr;
-        h[i] = p.h * g.stride_h - g.pad_h;
-        w[i] = p.w * g.stride_w - g.pad_w;
+        const Pixel p = pixel_of(at < size ? at : 0, kForward ? g.out_height : g.height,
+                                 kForward ? g.out_width : g.width);
+        image[i] =
+            at < size ? from.data + p.image * image_size + group * from.channels_each() : nullptr;
+        h[i] = kForward ? p.h * g.stride_h - g.pad_h : p.h + g.pad_h;
+        w[i] = kForward ? p.w * g.stride_w - g.pad_w : p.w + g.pad_w;
       }
     }
     __device__ void load(const Windows& from, Index k, Index end,
                          Compute<T> (&to)[kPerThread]) const {
       const Geometry& g = from.g;
       const bool some = k + k0 < end;
-      const Tap tap = tap_of(some ? k + k0 : 0, g.group_channels, g);
+      const Tap tap = tap_of(some ? k + k0 : 0, from.channels_each(), g);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        const int y = h[i] + tap.h, x = w[i] + tap.w;
-        const bool inside = some && image[i] && y >= 0 && y < g.height && x >= 0 && x < g.width;
-        to[i] =
-            inside ? static_cast<Compute<T>>(image[i][(y * g.width + x) * g.channels + tap.channel])
-                   : Compute<T>(0);
-      }
-    }
-  };
-};
-
-/// The output pixels that an input pixel went into: [input pixels, (kH, kW, output channels of the
-/// group)]: a of the data gradient.
-template <class T>
-struct BackWindows {
-  const T* dy;
-  Geometry g;
-
-  STARLING_HD bool along_k() const { return true; }
-
-  struct State {
-    const T* image[kPerThread];
-    int h[kPerThread], w[kPerThread];
-    int k0;
-
-    __device__ State(const BackWindows& from, Index group, Index first, const TilePlace& place,
-                     Index size)
-        : k0(place.k) {
-      const Geometry& g = from.g;
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        const Index at = first + place.across + i * place.across_step;
-        const Pixel p = pixel_of(at < size ? at : 0, g.height, g.width);
-        image[i] = at < size ? from.dy + p.image * g.out_height * g.out_width * g.out_channels +
-                                   group * g.group_out_channels
-                             : nullptr;
-        h[i] = p.h + g.pad_h;
-        w[i] = p.w + g.pad_w;
-      }
-    }
-    __device__ void load(const BackWindows& from, Index k, Index end,
-                         Compute<T> (&to)[kPerThread]) const {
-      const Geometry& g = from.g;
-      const bool some = k + k0 < end;
-      const Tap tap = tap_of(some ? k + k0 : 0, g.group_out_channels, g);
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        const int far_h = h[i] - tap.h, far_w = w[i] - tap.w;
-        const int p = far_h / g.stride_h, q = far_w / g.stride_w;
-        const bool inside = some && image[i] && far_h >= 0 && far_w >= 0 &&
-                            p * g.stride_h == far_h && q * g.stride_w == far_w &&
-                            p < g.out_height && q < g.out_width;
-        to[i] = inside ? static_cast<Compute<T>>(
-                             image[i][(p * g.out_width + q) * g.out_channels + tap.channel])
-                       : Compute<T>(0);
-      }
-    }
-  };
-};
-
-/// The weights [O, kH, kW, C/groups] as b: [(kH, kW, C/groups), O/groups] forward, [(kH, kW,
-/// O/groups), C/groups] backward.
-template <class T, bool kForward>
-struct Filters {
-  const T* weight;
-  Geometry g;
-
-  STARLING_HD bool along_k() const { return kForward; }
-
-  struct State {
-    Index base[kPerThread];
-    bool inside[kPerThread];
-    int k0, k_step;
-
-    __device__ State(const Filters& from, Index group, Index first, const TilePlace& place,
-                     Index size)
-        : k0(place.k), k_step(place.k_step) {
-      const Geometry& g = from.g;
-      const Index filter = Index{g.kernel_area} * g.group_channels,
-                  group_base = group * g.group_out_channels * filter;
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        const Index at = first + place.across + i * place.across_step;
-        inside[i] = at < size;
-        base[i] = group_base + (kForward ? at * filter : at);
-      }
-    }
-    __device__ void load(const Filters& from, Index k, Index end,
-                         Compute<T> (&to)[kPerThread]) const {
-      const Geometry& g = from.g;
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        const Index at = k + k0 + i * k_step;
-        const bool some = inside[i] && at < end;
-        Index offset = base[i];
+        Index offset = 0;
+        bool inside = some && image[i];
         if constexpr (kForward) {
-          offset += at;
+          const int y = h[i] + tap.h, x = w[i] + tap.w;
+          inside = inside && y >= 0 && y < g.height && x >= 0 && x < g.width;
+          offset = (y * g.width + x) * g.channels + tap.channel;
         } else {
-          const auto index = static_cast<unsigned>(at),
-                     filters = static_cast<unsigned>(g.group_out_channels), tap = index / filters;
-          offset += (Index{index - tap * filters} * g.kernel_area + tap) * g.group_channels;
+          const int far_h = h[i] - tap.h, far_w = w[i] - tap.w;
+          const int p = far_h / g.stride_h, q = far_w / g.stride_w;
+          inside = inside && far_h >= 0 && far_w >= 0 && p * g.stride_h == far_h &&
+                   q * g.stride_w == far_w && p < g.out_height && q < g.out_width;
+          offset = (p * g.out_width + q) * g.out_channels + tap.channel;
         }
-        to[i] = some ? static_cast<Compute<T>>(from.weight[offset]) : Compute<T>(0);
+        to[i] = inside ? static_cast<Compute<T>>(image[i][offset]) : Compute<T>(0);
       }
     }
   };
 };
 
-/// dy as [output channels of the group, output pixels]: a of the weight gradient.
+/// The weights [O, kH, kW, C/groups] as [(kH, kW, O/groups), C/groups]: b of the data gradient.
 template <class T>
-struct OutputGradients {
-  const T* dy;
+struct BackFilters {
+  const T* weight;
   Geometry g;
 
   STARLING_HD bool along_k() const { return false; }
@@ -191,20 +109,24 @@ struct OutputGradients {
     bool inside;
     int k0, k_step;
 
-    __device__ State(const OutputGradients& from, Index group, Index first, const TilePlace& place,
+    __device__ State(const BackFilters& from, Index group, Index first, const TilePlace& place,
                      Index size)
-        : base(group * from.g.group_out_channels + first + place.across),
+        : base(group * from.g.group_out_channels * from.g.kernel_area * from.g.group_channels +
+               first + place.across),
           inside(first + place.across < size),
           k0(place.k),
           k_step(place.k_step) {}
-    __device__ void load(const OutputGradients& from, Index k, Index end,
+    __device__ void load(const BackFilters& from, Index k, Index end,
                          Compute<T> (&to)[kPerThread]) const {
+      const Geometry& g = from.g;
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         const Index at = k + k0 + i * k_step;
-        to[i] = inside && at < end
-                    ? static_cast<Compute<T>>(from.dy[at * from.g.out_channels + base])
-                    : Compute<T>(0);
+        const auto index = static_cast<unsigned>(at),
+                   filters = static_cast<unsigned>(g.group_out_channels), tap = index / filters;
+        const Index offset =
+            base + (Index{index - tap * filters} * g.kernel_area + tap) * g.group_channels;
+        to[i] = inside && at < end ? static_cast<Compute<T>>(from.weight[offset]) : Compute<T>(0);
       }
     }
   };
@@ -292,7 +214,9 @@ void plain_conv2d_forward(CudaBackend& backend, const Conv2dForward& args) {
                          .n = g.group_out_channels,
                          .k = filter_elements(g),
                          .groups = static_cast<int>(args.window.groups)};
-    launch_product<C, T>(backend, Windows<T>{args.x.data<T>(), g}, Filters<T, true>{weight, g}, s,
+    const Index filter = filter_elements(g);
+    launch_product<C, T>(backend, Windows<T, true>{args.x.data<T>(), g},
+                         PlainMatrix<T>{weight, filter, 1, g.group_out_channels * filter}, s,
                          {args.y.data<T>(), bias, g.out_channels, g.group_out_channels, false});
   });
 }
@@ -307,8 +231,8 @@ void plain_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& 
                          .n = g.group_channels,
                          .k = Index{g.kernel_area} * g.group_out_channels,
                          .groups = static_cast<int>(args.window.groups)};
-    launch_product<C, T>(backend, BackWindows<T>{args.dy.data<T>(), g},
-                         Filters<T, false>{weight, g}, s,
+    launch_product<C, T>(backend, Windows<T, false>{args.dy.data<T>(), g},
+                         BackFilters<T>{weight, g}, s,
                          {args.dx.data<T>(), nullptr, g.channels, g.group_channels, false});
   });
 }
@@ -323,7 +247,8 @@ void plain_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWei
                          .n = filter_elements(g),
                          .k = args.dy.shape()[0] * g.out_height * g.out_width,
                          .groups = static_cast<int>(args.window.groups)};
-    launch_product<C, C>(backend, OutputGradients<T>{args.dy.data<T>(), g},
+    launch_product<C, C>(backend,
+                         PlainMatrix<T>{args.dy.data<T>(), 1, g.out_channels, g.group_out_channels},
                          WindowColumns<T>{args.x.data<T>(), g}, s,
                          {dweight, nullptr, filter_elements(g),
                           g.group_out_channels * filter_elements(g), args.accumulate});

@@ -5,43 +5,6 @@
 namespace starling::cuda {
 namespace {
 
-/// A matrix in memory as one side of a product: element (i, k) is data[i * across_step + k *
-/// k_step], and one of the steps is 1.
-template <class T>
-struct PlainMatrix {
-  const T* data;
-  Index across_step, k_step;
-  Index next;  ///< elements to the matrix of the next product of a batch
-
-  STARLING_HD bool along_k() const { return k_step == 1; }
-
-  /// One thread's share of the tile whose first row (for b: column) is `first`.
-  struct State {
-    /// The first element's place, and rows from it to the end; elements to the next row
-    Index base, left, step;
-    int k0, k_step, across_step;
-
-    __device__ State(const PlainMatrix& matrix, Index group, Index first, const TilePlace& place,
-                     Index size)
-        : base(group * matrix.next + (first + place.across) * matrix.across_step),
-          left(size - first - place.across),
-          step(place.across_step * matrix.across_step),
-          k0(place.k),
-          k_step(place.k_step),
-          across_step(place.across_step) {}
-    __device__ void load(const PlainMatrix& matrix, Index k, Index end,
-                         Compute<T> (&to)[kPerThread]) const {
-#pragma unroll
-      for (int i = 0; i < kPerThread; ++i) {
-        const Index at = k + k0 + i * k_step;
-        const bool inside = i * across_step < left && at < end;
-        to[i] = inside ? static_cast<Compute<T>>(matrix.data[base + i * step + at * matrix.k_step])
-                       : Compute<T>(0);
-      }
-    }
-  };
-};
-
 /// Steps of 1 along a factor's lines, whichever of its dimensions they are.
 template <class T>
 PlainMatrix<T> plain_matrix(const View& matrices, int across, int k) {
