@@ -79,6 +79,10 @@ class CpuBackend final : public Backend {
   template <class T>
   void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy,
                                   Compute<T>* dweight, bool accumulate);
+  /// The same of a convolution of every channel alone.
+  template <class T>
+  void depthwise_backward_weights(const cpu::Geometry& g, const T* x, const T* dy, T* dweight,
+                                  bool accumulate);
   template <class T>
   void matmul_of(const cpu::Product& p, const T* a, const T* b, const Compute<T>* bias, T* c);
   /// The product of 16-bit numbers, into fp32 or their own type.

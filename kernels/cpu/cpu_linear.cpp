@@ -5,7 +5,6 @@
 #include "core/operations/products.h"
 #include "core/operations/reduce.h"
 #include "kernels/cpu/cpu_backend_detail.h"
-#include "kernels/cpu/depthwise.h"
 
 // Convolutions, matrix products and their bias gradients.
 namespace starling {
@@ -80,8 +79,6 @@ template <class T>
 void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
                                    const Compute<T>* bias, T* y) {
   if constexpr (std::is_same_v<T, double>) {
-    if (cpu::takes_depthwise(g))
-      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).forward(g, x, weight, bias, y);
     threads_.parallel_for(g.images * g.out_height, 1, [&](Index begin, Index end) {
       kernels<T>().conv_forward(g, x, weight, bias, y, begin, end);
     });
@@ -113,9 +110,6 @@ template <class T>
 void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight,
                                          T* dx) {
   if constexpr (std::is_same_v<T, double>) {
-    if (cpu::takes_depthwise(g))
-      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_)
-          .backward_data(g, dy, weight, dx);
     threads_.parallel_for(g.images * g.height, 1, [&](Index begin, Index end) {
       kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end);
     });
@@ -142,14 +136,41 @@ void CpuBackend::issue(const Conv2dBackwardData& args) {
   });
 }
 
+/// With the same bits on any number of threads.
+template <class T>
+void CpuBackend::depthwise_backward_weights(const cpu::Geometry& g, const T* x, const T* dy,
+                                            T* dweight, bool accumulate) {
+  constexpr Index kPartsOfBatch = 16, kBlock = cpu::kDepthwiseBlock;
+  const Index blocks = (g.channels + kBlock - 1) / kBlock, taps = g.kernel_h * g.kernel_w,
+              block = taps * kBlock,
+              scratch = (cpu::depthwise_rows(g) * cpu::depthwise_columns(g) + g.out_width) * kBlock;
+  const Index images = (g.images + kPartsOfBatch - 1) / kPartsOfBatch,
+              parts = (g.images + images - 1) / images;
+  const cpu::Workspace<T> lines(*allocator_, threads_.count() * scratch),
+      sums(*allocator_, parts * blocks * block);
+  threads_.parallel_blocks(parts * blocks, 1, [&](Index thread, Index at, Index) {
+    const Index first = at / blocks * images;
+    kernels<T>().depthwise_backward_weights(g, x, dy, sums.data() + at * block, first,
+                                            std::min(g.images, first + images),
+                                            at % blocks * kBlock, lines.data() + thread * scratch);
+  });
+  // Added up in the order of the images
+  for (Index c = 0; c < g.channels; ++c) {
+    for (Index t = 0; t < taps; ++t) {
+      double total = accumulate ? static_cast<double>(dweight[c * taps + t]) : 0.0;
+      const T* from = sums.data() + (c / kBlock) * block + t * kBlock + c % kBlock;
+      for (Index part = 0; part < parts; ++part)
+        total += static_cast<double>(from[part * blocks * block]);
+      dweight[c * taps + t] = static_cast<T>(total);
+    }
+  }
+}
+
 template <class T>
 void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy,
                                             Compute<T>* dweight, bool accumulate) {
   if constexpr (!cpu::kIsLow<T>) {
-    if (cpu::takes_depthwise(g)) {
-      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_)
-          .backward_weights(g, x, dy, dweight, accumulate);
-    }
+    if (cpu::is_depthwise(g)) return depthwise_backward_weights<T>(g, x, dy, dweight, accumulate);
   }
   if constexpr (std::is_same_v<T, double>) {
     threads_.parallel_for(g.out_channels, 1, [&](Index begin, Index end) {
@@ -177,7 +198,7 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
       }
       // The gradient of large windows that oneDNN 2.6 does not know by heart takes it longer than
       // anything else.
-      const bool slow = cpu::takes_depthwise(g) && g.kernel_h * g.kernel_w > 9;
+      const bool slow = cpu::is_depthwise(g) && g.kernel_h * g.kernel_w > 9;
       if (bf16_products_ && !slow)
         return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
     }

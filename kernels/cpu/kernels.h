@@ -69,8 +69,16 @@ STARLING_HD Index block_rows(Index channels) {
 
 /// Channels per block of the depthwise kernels, and their largest window.
 constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
-/// Height of a window, including dilation.
+/// Whether each output channel reads one channel, its own, by a window of not too many pixels.
+STARLING_HD bool is_depthwise(const Geometry& g) {
+  return g.groups == g.channels && g.out_channels == g.channels && g.channels > 1 &&
+         g.kernel_h * g.kernel_w <= kDepthwiseTaps;
+}
+/// Rows that a window spans, and columns that those of a line of outputs do.
 STARLING_HD Index depthwise_rows(const Geometry& g) { return (g.kernel_h - 1) * g.dilation_h + 1; }
+STARLING_HD Index depthwise_columns(const Geometry& g) {
+  return (g.out_width - 1) * g.stride_w + (g.kernel_w - 1) * g.dilation_w + 1;
+}
 
 /// Minimal filtering of 3×3 convolutions, F(4×4, 3×3): the points at which tiles of 4×4 outputs are
 /// multiplied, and the channels of a panel, a row of the matrix products' right factor.
@@ -254,20 +262,10 @@ struct Kernels {
   /// Minimal filtering, fp32 only.
   WinogradKernels winograd;
 
-  // --- Depthwise convolutions (depthwise_isa.cpp), groups = channels = out_channels: fp64, and in
-  // fp32 the gradient of weights only. Each call computes a block of kDepthwiseBlock channels
-  // starting at `channel`; scratch: see cpu_depthwise.cpp.
-  /// Packs weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], padded with zeros.
-  void (*depthwise_pack)(const Geometry& g, const T* weight, T* packed) = nullptr;
-  /// Output rows [first, last) of an image. bias: optional.
-  void (*depthwise_forward)(const Geometry& g, const T* x, const T* packed, const T* bias, T* y,
-                            Index image, Index first, Index last, Index channel,
-                            T* scratch) = nullptr;
-  /// Input rows [first, last) of an image.
-  void (*depthwise_backward_data)(const Geometry& g, const T* dy, const T* packed, T* dx,
-                                  Index image, Index first, Index last, Index channel,
-                                  T* scratch) = nullptr;
-  /// sums[kH·kW, kDepthwiseBlock] over images [first, last); overwritten.
+  // --- Depthwise convolutions (depthwise_isa.cpp), fp32 and fp64: the gradient of the filters.
+  /// sums[kH·kW, kDepthwiseBlock] over images [first, last); overwritten. Of the block of
+  /// kDepthwiseBlock channels that starts at `channel`. scratch: (depthwise_rows() ·
+  /// depthwise_columns() + out_width) · kDepthwiseBlock.
   void (*depthwise_backward_weights)(const Geometry& g, const T* x, const T* dy, T* sums,
                                      Index first, Index last, Index channel, T* scratch) = nullptr;
 

@@ -24,6 +24,12 @@ STARLING_HD void add_scaled(double factor, const double* __restrict from, double
   STARLING_LOOP for (Index i = 0; i < n; ++i) to[i] += factor * from[i];
 }
 
+/// Of convolutions of every channel alone, whose weights are `step` apart.
+STARLING_HD void add_products(const double* __restrict from, const double* __restrict weight,
+                              Index step, double* __restrict to, Index n) {
+  STARLING_LOOP for (Index i = 0; i < n; ++i) to[i] += from[i] * weight[i * step];
+}
+
 static void conv_forward(const Geometry& g, const double* x, const double* weight,
                          const double* bias, double* y, Index first, Index last) {
   const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups,
@@ -36,6 +42,7 @@ static void conv_forward(const Geometry& g, const double* x, const double* weigh
       for_window(
           g, p, q, [&](Index tap, Index at) __attribute__((always_inline)) {
             const double* pixel = x + (n * g.height * g.width + at) * g.channels;
+            if (is_depthwise(g)) return add_products(pixel, weight + tap, taps, out, g.channels);
             for (Index o = 0; o < g.out_channels; ++o) {
               out[o] += dot(pixel + o / out_group * in_group, weight + (o * taps + tap) * in_group,
                             in_group);
@@ -63,6 +70,10 @@ static void conv_backward_data(const Geometry& g, const double* dy, const double
           const double* gradient =
               dy + ((n * g.out_height + ph / g.stride_h) * g.out_width + qw / g.stride_w) *
                        g.out_channels;
+          if (is_depthwise(g)) {
+            add_products(gradient, weight + kh * g.kernel_w + kw, taps, out, g.channels);
+            continue;
+          }
           for (Index o = 0; o < g.out_channels; ++o) {
             add_scaled(gradient[o], weight + (o * taps + kh * g.kernel_w + kw) * in_group,
                        out + o / out_group * in_group, in_group);
