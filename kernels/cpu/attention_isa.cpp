@@ -607,6 +607,6 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-STARLING_DEFINE_ADDERS(add_attention)
+void add_attention(AllKernels& all) { set(all.fp32), set(all.fp64), set(all.bf16), set(all.fp16); }
 
 }  // namespace starling::cpu::STARLING_ISA

@@ -773,7 +773,6 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-void add_codec(Kernels<float>& table) { set(table); }
-void add_codec(Kernels<double>& table) { set(table); }
+void add_codec(AllKernels& all) { set(all.fp32), set(all.fp64); }
 
 }  // namespace starling::cpu::STARLING_ISA

@@ -26,6 +26,16 @@ void fill_with(const Tensor& x, T value) {
   for (T& element : x.span<T>()) element = value;
 }
 
+cpu::AllKernels kernels_for(cpu::Isa isa) {
+  cpu::AllKernels all{};
+#define STARLING_ADD(name)                                                                         \
+  cpu::select_isa<void (*)(cpu::AllKernels&)>(isa, cpu::scalar::add_##name, cpu::avx2::add_##name, \
+                                              cpu::avx512::add_##name)(all);
+  STARLING_KERNEL_FILES(STARLING_ADD)
+#undef STARLING_ADD
+  return all;
+}
+
 }  // namespace
 
 CpuBackend::CpuBackend(int threads, cpu::Isa isa)
@@ -33,10 +43,10 @@ CpuBackend::CpuBackend(int threads, cpu::Isa isa)
       threads_(threads),
       isa_(std::min(isa, cpu::hardware_isa())),
       bf16_products_(isa_ == cpu::Isa::kAvx512 && cpu::fast_bf16()),
+      kernels_(kernels_for(isa_)),
       dnnl_(*allocator_) {
   if (threads < 1)
     fail(ExitCode::kUsage, "cpu", "{} threads were asked for; at least 1 is needed", threads);
-  std::apply([&](auto&... table) { (cpu::load(isa_, table), ...); }, kernels_);
 }
 
 CpuBackend::~CpuBackend() = default;
@@ -95,7 +105,7 @@ void CpuBackend::fill(const Tensor& x, double value) {
 
 void CpuBackend::issue(const Update& args) {
   threads_.enter();
-  cpu::update(threads_, {kernels<float>(), kernels<double>()}, args.rule, args.args);
+  cpu::update(threads_, kernels_, args.rule, args.args);
 }
 
 }  // namespace starling

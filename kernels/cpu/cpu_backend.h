@@ -58,7 +58,9 @@ class CpuBackend final : public Backend {
   STARLING_OPERATIONS(STARLING_ISSUE_OPERATION)
 
   template <class T>
-  const cpu::Kernels<T>& kernels() const;
+  const cpu::Kernels<T>& kernels() const {
+    return kernels_.of<T>();
+  }
   /// Calls f(T{}) with the type of `x`: float, double, BFloat16 or Float16.
   template <class F>
   void floating(const Tensor& x, F&& f) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "core/dispatch.h"
@@ -21,11 +20,6 @@ constexpr Index rows_of_work(Index elements) {
   return std::max<Index>(1, kElementGrain / std::max<Index>(1, elements));
 }
 }  // namespace cpu
-
-template <class T>
-const cpu::Kernels<T>& CpuBackend::kernels() const {
-  return std::get<cpu::Kernels<T>>(kernels_);
-}
 
 template <class F>
 void CpuBackend::floating(const Tensor& x, F&& f) const {

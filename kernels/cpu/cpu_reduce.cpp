@@ -108,7 +108,7 @@ class Share {
     const Index n = block.rows * block.length;
     if (args_.count > 0) {
       const cpu::MapResult<A> result{room_.data(), kMapResults + args_.count - 1};
-      operands_.run(std::get<cpu::Kernels<A>>(kernels_), block, {&result, 1});
+      operands_.run(kernels_.of<A>(), block, {&result, 1});
     } else if (operands_.in(0)) {
       return operands_.in(0);
     } else if (operands_.wide(0)) {
@@ -119,7 +119,7 @@ class Share {
     return room_.data();
   }
   void fold_lines(const A* values, Index lines, Index n, double* to) const {
-    std::get<cpu::Kernels<A>>(kernels_).fold_lines(args_.by, values, n, lines, n, to);
+    kernels_.of<A>().fold_lines(args_.by, values, n, lines, n, to);
   }
 
   /// A single tensor of the arithmetic type with contiguous last dimension, read without a copy.
@@ -136,7 +136,7 @@ class Share {
     dispatch_floating(args_.in[0].dtype(), [&](auto type) {
       using T = decltype(type);
       if constexpr (std::is_same_v<Compute<T>, A>)
-        f(std::get<cpu::Kernels<T>>(kernels_), args_.in[0].data<T>() + from);
+        f(kernels_.of<T>(), args_.in[0].data<T>() + from);
     });
     return true;
   }
@@ -164,7 +164,7 @@ class Share {
     if (!sums_squares(args_) || cut_.stride(0) != 1) return false;
     dispatch_floating(args_.in[0].dtype(), [&](auto type) {
       using T = decltype(type);
-      result = std::get<cpu::Kernels<T>>(kernels_).squares(args_.in[0].data<T>() + first[0], n);
+      result = kernels_.of<T>().squares(args_.in[0].data<T>() + first[0], n);
     });
     return true;
   }
@@ -189,8 +189,7 @@ class Share {
         piece.rows = std::min(together, n - r);
         for (std::size_t k = 0; k < piece.first.size(); ++k) piece.first[k] += r * piece.step[k];
         const A* values = evaluate(piece);
-        std::get<cpu::Kernels<A>>(kernels_).fold_columns(args_.by, values, columns, piece.rows,
-                                                         columns, true, to);
+        kernels_.of<A>().fold_columns(args_.by, values, columns, piece.rows, columns, true, to);
       }
     }
   }

@@ -195,7 +195,9 @@ static void backward_weights(const Geometry& g, const T* x, const T* dy, T* sums
 
 }  // namespace
 
-void add_depthwise(Kernels<float>& table) { table.depthwise_backward_weights = backward_weights; }
-void add_depthwise(Kernels<double>& table) { table.depthwise_backward_weights = backward_weights; }
+void add_depthwise(AllKernels& all) {
+  all.fp32.depthwise_backward_weights = backward_weights;
+  all.fp64.depthwise_backward_weights = backward_weights;
+}
 
 }  // namespace starling::cpu::STARLING_ISA

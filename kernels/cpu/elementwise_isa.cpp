@@ -202,6 +202,8 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-STARLING_DEFINE_ADDERS(add_elementwise)
+void add_elementwise(AllKernels& all) {
+  set(all.fp32), set(all.fp64), set(all.bf16), set(all.fp16);
+}
 
 }  // namespace starling::cpu::STARLING_ISA

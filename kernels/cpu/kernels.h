@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <tuple>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "core/host_device.h"
@@ -284,38 +284,37 @@ struct Kernels {
                  Index last);
 };
 
-using AllKernels = std::tuple<Kernels<float>, Kernels<double>, Kernels<BFloat16>, Kernels<Float16>>;
+/// The tables of all types, for one instruction set.
+struct AllKernels {
+  Kernels<float> fp32;
+  Kernels<double> fp64;
+  Kernels<BFloat16> bf16;
+  Kernels<Float16> fp16;
 
-/// The tables for an instruction set.
-void load(Isa isa, Kernels<float>& table);
-void load(Isa isa, Kernels<double>& table);
-void load(Isa isa, Kernels<BFloat16>& table);
-void load(Isa isa, Kernels<Float16>& table);
+  template <class T>
+  const Kernels<T>& of() const {
+    if constexpr (std::is_same_v<T, float>)
+      return fp32;
+    else if constexpr (std::is_same_v<T, double>)
+      return fp64;
+    else if constexpr (std::is_same_v<T, BFloat16>)
+      return bf16;
+    else
+      return fp16;
+  }
+};
 
 }  // namespace starling::cpu
 
-// Each file of kernels sets its members of a table. Where every type has them, a function template
-// `set` does.
-#define STARLING_DECLARE_ADDERS(name) \
-  void name(Kernels<float>&);         \
-  void name(Kernels<double>&);        \
-  void name(Kernels<BFloat16>&);      \
-  void name(Kernels<Float16>&);
-STARLING_DECLARE_PER_ISA(
-    STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_copy)
-        STARLING_DECLARE_ADDERS(add_reduce) STARLING_DECLARE_ADDERS(add_elementwise)
-            STARLING_DECLARE_ADDERS(add_softmax)
-                STARLING_DECLARE_ADDERS(add_attention) void add_pool(Kernels<float>&);
-    void add_pool(Kernels<double>&); void add_codec(Kernels<float>&);
-    void add_codec(Kernels<double>&); void add_depthwise(Kernels<float>&);
-    void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
-    void add_winograd(Kernels<float>&);)
-#undef STARLING_DECLARE_ADDERS
-#define STARLING_DEFINE_ADDERS(name)                  \
-  void name(Kernels<float>& table) { set(table); }    \
-  void name(Kernels<double>& table) { set(table); }   \
-  void name(Kernels<BFloat16>& table) { set(table); } \
-  void name(Kernels<Float16>& table) { set(table); }
+/// The files of kernels: add_<name>() of <name>_isa.cpp sets its members of the tables.
+#define STARLING_KERNEL_FILES(X)                                                           \
+  X(norm)                                                                                  \
+  X(reduce)                                                                                \
+  X(copy) X(elementwise) X(softmax) X(attention) X(pool) X(codec) X(depthwise) X(winograd) \
+      X(plain)
+#define STARLING_DECLARE_ADDER(name) void add_##name(AllKernels& all);
+STARLING_DECLARE_PER_ISA(STARLING_KERNEL_FILES(STARLING_DECLARE_ADDER))
+#undef STARLING_DECLARE_ADDER
 
 /// Goes before a loop whose iterations do not depend on each other through memory: it vectorises
 /// without a check.

@@ -134,11 +134,11 @@ static void matmul(const Product& p, const double* a, const double* b, const dou
 
 }  // namespace
 
-void add_plain(Kernels<double>& table) {
-  table.conv_forward = conv_forward;
-  table.conv_backward_data = conv_backward_data;
-  table.conv_backward_weights = conv_backward_weights;
-  table.matmul = matmul;
+void add_plain(AllKernels& all) {
+  all.fp64.conv_forward = conv_forward;
+  all.fp64.conv_backward_data = conv_backward_data;
+  all.fp64.conv_backward_weights = conv_backward_weights;
+  all.fp64.matmul = matmul;
 }
 
 }  // namespace starling::cpu::STARLING_ISA

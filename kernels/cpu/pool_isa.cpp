@@ -117,7 +117,6 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-void add_pool(Kernels<float>& table) { set(table); }
-void add_pool(Kernels<double>& table) { set(table); }
+void add_pool(AllKernels& all) { set(all.fp32), set(all.fp64); }
 
 }  // namespace starling::cpu::STARLING_ISA

@@ -309,12 +309,12 @@ void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule&
 
 }  // namespace
 
-void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule,
+void update(const Threads& threads, const AllKernels& kernels, const OptimizerRule& rule,
             const UpdateArgs& args) {
   check_update(rule, args);
   switch (args.x.dtype()) {
-    case DType::kFloat32: run<float>(threads, decoders.fp32, rule, args); break;
-    case DType::kFloat64: run<double>(threads, decoders.fp64, rule, args); break;
+    case DType::kFloat32: run<float>(threads, kernels.fp32, rule, args); break;
+    case DType::kFloat64: run<double>(threads, kernels.fp64, rule, args); break;
     default:
       fail(ExitCode::kInternal, "update",
            "parameters of {} cannot be updated on the CPU; fp32 and fp64 can",

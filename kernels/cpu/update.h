@@ -7,17 +7,12 @@
 
 namespace starling::cpu {
 
-template <class T>
-struct Kernels;  // kernels/cpu/kernels.h, which nvcc cannot read
+struct AllKernels;  // kernels/cpu/kernels.h, which nvcc cannot read
 
-/// The tables that updates of messages decode with.
-struct Decoders {
-  const Kernels<float>& fp32;
-  const Kernels<double>& fp64;
-};
 /// Backend::update on the CPU: checks the arguments, cuts the bucket into one span a thread, and
-/// lets the rule update each. The bits do not depend on the number of threads.
-void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule,
+/// lets the rule update each. The bits do not depend on the number of threads. `kernels` decode
+/// messages.
+void update(const Threads& threads, const AllKernels& kernels, const OptimizerRule& rule,
             const UpdateArgs& args);
 
 }  // namespace starling::cpu

@@ -312,11 +312,9 @@ static void taps(const WinogradPart& part, const float* du, bool accumulate, Ind
 
 }  // namespace
 
-void add_winograd(Kernels<float>& table) {
+void add_winograd([[maybe_unused]] AllKernels& all) {
 #if defined(__AVX2__)
-  table.winograd = {filters, convolve, spread, products, taps};
-#else
-  (void)table;
+  all.fp32.winograd = {filters, convolve, spread, products, taps};
 #endif
 }
 
