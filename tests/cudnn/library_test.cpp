@@ -134,25 +134,6 @@ TEST_CASE("cudnn/library: convolutions put every tensor where it belongs, in eve
   }
 }
 
-TEST_CASE("cudnn/library: a bias is added by a pass of its own") {
-  for (const DType dtype : kTypes) {
-    for (const Sizes& s : kConvolutions) {
-      Library library;
-      const Conv2dForward forward{filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2),
-                                  filled({s.o}, DType::kFloat32, 5), empty(s.y(), dtype), s.window};
-      const Conv2dForward wide{widened(forward.x), widened(forward.weight), forward.bias,
-                               empty(s.y(), DType::kFloat32), s.window};
-      for (int repeat = 0; repeat < 2; ++repeat)
-        REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
-      cpu().conv2d_forward(wide);
-      // The product is rounded before the bias is added.
-      check_within(2 * rounding(dtype), forward.y, wide.y, "y");
-      CHECK(library.graphs->planned.size() == 1);
-      CHECK(library.graphs->planned.begin()->second == 1);
-    }
-  }
-}
-
 TEST_CASE("cudnn/library: attention puts every tensor where it belongs, masks and groups too") {
   const std::int64_t n = 2, heads = 4, kv_heads = 2, places = 10, depth = 8;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -274,13 +255,6 @@ TEST_CASE("cudnn/finish: tails and misaligned starts") {
         bool same = true;
         for (std::int64_t i = 0; i < n; ++i)
           same = same && get(to, i) == get(from, i) + static_cast<double>(number(i + other, 2));
-        CHECK(same);
-        const Tensor y = filled({3 * n + shift}, dtype, 3).slice(shift, {3, n}),
-                     bias = filled({n + other}, DType::kFloat32, 4).slice(other, {n}),
-                     before = widened(y);
-        cuda::add_channel_bias(y, bias, nullptr);
-        for (std::int64_t i = 0; i < 3 * n; ++i)
-          same = same && get(y, i) == get(before, i) + get(bias, i % n);
         CHECK(same);
       }
     }

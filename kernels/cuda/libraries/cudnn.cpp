@@ -49,12 +49,9 @@ class CudnnLibrary final : public Cudnn {
   bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) override {
     const Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kWeight, args.weight),
                             bind(GraphTensor::kY, args.y)};
-    // cuDNN would compile a fused bias at run time, 0.6 s and more per shape; a kernel of our own
-    // adds it.
     Plan* plan = find(args, bindings);
     if (!plan) return false;
     plans_.run(*plan, bindings, stream);
-    if (args.bias) add_channel_bias(args.y, args.bias, stream);
     return true;
   }
 

@@ -7,9 +7,6 @@
 // Small steps that cuDNN's graphs cannot do.
 namespace starling::cuda {
 
-/// y[R,C] += bias[C] (fp32, or y's own type).
-void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream);
-
 /// to = from, or to += from if `accumulate`; `to` is fp32, `from` fp32 or low precision.
 void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream);
 

@@ -37,6 +37,7 @@ class WorkspaceSource {
 class Cudnn {
  public:
   virtual ~Cudnn() = default;
+  /// Without the bias, which the backend adds.
   virtual bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) = 0;
   virtual bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) = 0;
   /// Computes dweight only; the backend computes dbias.
