@@ -14,9 +14,9 @@
 // whether it did the work; false means that the library does not support this shape, precision or
 // device, and the backend's own kernel is used. With the fake runtime,
 // tests/fakes/cuda/fake_libraries.cpp opens stand-ins, or nothing.
-// Files: cudnn_spec chooses the graph of an operation, cudnn_graphs builds it, cudnn_plans chooses
-// and caches the engine, cudnn_finish does the steps that graphs cannot; blas_lt multiplies;
-// map_source generates the kernel source of an expression, which compiler compiles with NVRTC.
+// Files: cudnn_spec chooses the graph of an operation, cudnn_graphs builds it, cudnn chooses and
+// caches the engine, cudnn_finish does the steps that graphs cannot; blas_lt multiplies; map_source
+// generates the kernel source of an expression, which compiler compiles with NVRTC.
 
 namespace starling::cuda {
 
