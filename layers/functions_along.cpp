@@ -1,5 +1,3 @@
-#include "layers/functions_along.h"
-
 #include <utility>
 
 #include "core/error.h"
@@ -23,6 +21,20 @@ Shape with(Shape shape, int d, std::int64_t size) {
   return shape;
 }
 
+/// A tensor viewed as [outer, dimension d, inner].
+Tensor around(const Tensor& x, int d) {
+  std::int64_t outer = 1, inner = 1;
+  for (int i = 0; i < d; ++i) outer *= x.shape()[i];
+  for (int i = d + 1; i < x.shape().rank(); ++i) inner *= x.shape()[i];
+  return x.reshaped({outer, x.shape()[d], inner});
+}
+
+/// Error(kUsage), starting with `name`, if the index is not int32.
+void check_index(std::string_view name, const Tensor& index) {
+  if (index.dtype() != DType::kInt32)
+    fail(ExitCode::kUsage, name, "the index is {}; needed: int32", name_of(index.dtype()));
+}
+
 /// y = x plus `source` at the indices along dimension d.
 void add_indexed(const Tensor& source, const Tensor& index, int d, const Tensor& y,
                  bool accumulate) {
@@ -32,19 +44,20 @@ void add_indexed(const Tensor& source, const Tensor& index, int d, const Tensor&
                            .accumulate = accumulate});
 }
 
+/// Rows or single elements of x[outer, rows, inner] by an index.
+Variable pick(std::string_view name, const Variable& x, int d, const Tensor& index,
+              const Shape& out, Pass& pass) {
+  check_index(name, index);
+  const Tensor y(pass.backend, out, x.dtype());
+  pass.backend.gather({.x = around(x.value(), d), .index = index, .y = around(y, d)});
+  return pass.record(name, y, {x}, {}, [in = x.shape(), d, index](Gradients& g) {
+    const Tensor dx(g.backend(), in, g.output().dtype());
+    g.backend().scatter_add({.x = around(g.output(), d), .index = index, .y = around(dx, d)});
+    g.set(0, dx);
+  });
+}
+
 }  // namespace
-
-Tensor around(const Tensor& x, int d) {
-  std::int64_t outer = 1, inner = 1;
-  for (int i = 0; i < d; ++i) outer *= x.shape()[i];
-  for (int i = d + 1; i < x.shape().rank(); ++i) inner *= x.shape()[i];
-  return x.reshaped({outer, x.shape()[d], inner});
-}
-
-void check_index(std::string_view name, const Tensor& index) {
-  if (index.dtype() != DType::kInt32)
-    fail(ExitCode::kUsage, name, "the index is {}; needed: int32", name_of(index.dtype()));
-}
 
 Tensor argmax(const Variable& x, int dim, bool keepdim, Pass& pass) {
   check_floating("argmax", x);
@@ -84,6 +97,27 @@ Variable cumsum(const Variable& x, int dim, Pass& pass) {
   };
   return pass.record("cumsum", sums(x.value(), false), {x}, {},
                      [sums](Gradients& g) { g.set(0, sums(g.output(), true)); });
+}
+
+Variable gather(const Variable& x, int dim, const Tensor& index, Pass& pass) {
+  const int d = dimension("gather", x.shape(), dim);
+  Shape same = index.shape();
+  if (same.rank() == x.shape().rank()) same[d] = x.shape()[d];
+  if (same != x.shape())
+    fail(ExitCode::kUsage, "gather",
+         "the index is {} and x {}; they may differ in dimension {} alone", index.shape().text(),
+         x.shape().text(), dim);
+  return pick("gather", x, d, around(index, d), index.shape(), pass);
+}
+
+Variable index_select(const Variable& x, int dim, const Tensor& index, Pass& pass) {
+  const int d = dimension("index_select", x.shape(), dim);
+  if (index.shape().rank() != 1)
+    fail(ExitCode::kUsage, "index_select", "the index is {}; needed: one dimension",
+         index.shape().text());
+  Shape out = x.shape();
+  out[d] = index.shape()[0];
+  return pick("index_select", x, d, index, out, pass);
 }
 
 Variable scatter_add(const Variable& x, int dim, const Tensor& index, const Variable& source,
@@ -129,6 +163,25 @@ Variable one_hot(const Tensor& index, std::int64_t classes, DType dtype, Pass& p
   pass.backend.scatter_add({.x = each, .index = index.reshaped({n, 1, 1}), .y = rows});
   pass.backend.map({MapFunction::kMultiply, rows, each, rows});
   return Variable(rows.reshaped(index.shape().with_last(classes)));
+}
+
+Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass) {
+  require(tokens && tokens.dtype() == DType::kInt32, "embedding",
+          "the tokens must be an int32 tensor");
+  require(table.shape.rank() == 2, "embedding", "the table is {}, not rows×columns",
+          table.shape.text());
+  Tensor y(pass.backend, tokens.shape().with_last(table.shape[1]), table.operand().dtype());
+  const Shape rows{1, table.shape[0], table.shape[1]}, taken{1, tokens.elements(), table.shape[1]};
+  pass.backend.gather(
+      {.x = table.operand().reshaped(rows), .index = tokens, .y = y.reshaped(taken)});
+  return pass.record("embedding", std::move(y), {}, {&table}, [tokens, rows, taken](Gradients& g) {
+    if (const Gradients::Target d = g.parameter(0)) {
+      g.backend().scatter_add({.x = g.output().reshaped(taken),
+                               .index = tokens,
+                               .y = d.tensor.reshaped(rows),
+                               .accumulate = d.accumulate});
+    }
+  });
 }
 
 }  // namespace starling::functions

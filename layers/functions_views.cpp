@@ -4,13 +4,11 @@
 
 #include "core/error.h"
 #include "core/operations/copying.h"
-#include "core/operations/indexing.h"
 #include "core/operations/reduce.h"
 #include "layers/functions.h"
-#include "layers/functions_along.h"
 #include "layers/functions_chain.h"
 
-// Functions that move elements: changes of dimensions, and selections.
+// Functions that move elements.
 namespace starling::functions {
 
 namespace {
@@ -291,45 +289,6 @@ Variable flip(const Variable& x, const Dims& dims, Pass& pass) {
   }
   return pass.record("flip", flipped(x.value(), turned), {x}, {},
                      [turned](Gradients& g) { g.set(0, flipped(g.output(), turned)); });
-}
-
-namespace {
-
-/// Rows or single elements of x[outer, rows, inner] by an index; shared by gather() and
-/// index_select().
-Variable pick(std::string_view name, const Variable& x, int d, const Tensor& index,
-              const Shape& out, Pass& pass) {
-  check_index(name, index);
-  const Tensor y(pass.backend, out, x.dtype());
-  pass.backend.gather({.x = around(x.value(), d), .index = index, .y = around(y, d)});
-  return pass.record(name, y, {x}, {}, [in = x.shape(), d, index](Gradients& g) {
-    const Tensor dx(g.backend(), in, g.output().dtype());
-    g.backend().scatter_add({.x = around(g.output(), d), .index = index, .y = around(dx, d)});
-    g.set(0, dx);
-  });
-}
-
-}  // namespace
-
-Variable gather(const Variable& x, int dim, const Tensor& index, Pass& pass) {
-  const int d = dimension("gather", x.shape(), dim);
-  Shape same = index.shape();
-  if (same.rank() == x.shape().rank()) same[d] = x.shape()[d];
-  if (same != x.shape())
-    fail(ExitCode::kUsage, "gather",
-         "the index is {} and x {}; they may differ in dimension {} alone", index.shape().text(),
-         x.shape().text(), dim);
-  return pick("gather", x, d, around(index, d), index.shape(), pass);
-}
-
-Variable index_select(const Variable& x, int dim, const Tensor& index, Pass& pass) {
-  const int d = dimension("index_select", x.shape(), dim);
-  if (index.shape().rank() != 1)
-    fail(ExitCode::kUsage, "index_select", "the index is {}; needed: one dimension",
-         index.shape().text());
-  Shape out = x.shape();
-  out[d] = index.shape()[0];
-  return pick("index_select", x, d, index, out, pass);
 }
 
 }  // namespace starling::functions
