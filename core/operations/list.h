@@ -1,11 +1,12 @@
 #pragma once
 
 // The operations of a backend. Each has a struct of arguments, in the header of its family, which
-// defines what it does and which tensors it reads and writes; check() in the family's .cpp
-// validates them for all backends. STARLING_OPERATIONS generates the declarations (core/backend.h),
-// forwarding, the meta backend, the checks of the order between streams, and the counts of bytes
-// and FLOPs. A new operation is a struct, a check and a line of the list; a function in CpuBackend
-// and CudaBackend; rows in tests/operations; and a caller in layers/.
+// defines what it does and which tensors it reads and writes; check() in the family's .cpp, of a
+// small family in checks.cpp, validates them for all backends. STARLING_OPERATIONS generates the
+// declarations (core/backend.h), forwarding, the meta backend, the checks of the order between
+// streams, and the counts of bytes and FLOPs. A new operation is a struct, a check and a line of
+// the list; a function in CpuBackend and CudaBackend; rows in tests/operations; and a caller in
+// layers/.
 //
 // Tensors are contiguous, and floating tensors of a call have the same dtype, unless stated
 // otherwise. "accumulate" adds to the output instead of overwriting it. Optional tensors may be

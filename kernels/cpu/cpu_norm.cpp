@@ -6,7 +6,7 @@
 #include "kernels/math/rectifier.h"
 
 // Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A
-// batch norm comes as one operation and in steps, between which ranks add up sums.
+// batch norm comes as one operation and in steps, between which ranks add up sums. And softmax.
 namespace starling {
 
 using cpu::Index;
@@ -384,6 +384,32 @@ void CpuBackend::issue(const LayerNormBackward& args) {
     };
     store(dbeta, 0);
     store(dgamma, channels);
+  });
+}
+
+void CpuBackend::issue(const SoftmaxForward& args) {
+  const auto [rows, n] = cpu::matrix_of(args.x);
+  floating(args.x, [&, rows = rows, n = n](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* y = args.y.data<T>();
+    threads_.parallel_for(rows, cpu::rows_of_work(n), [&](Index begin, Index end) {
+      const Index o = begin * n;
+      kernels<T>().softmax(x + o, y + o, end - begin, n, args.logarithm);
+    });
+  });
+}
+
+void CpuBackend::issue(const SoftmaxBackward& args) {
+  const auto [rows, n] = cpu::matrix_of(args.y);
+  floating(args.y, [&, rows = rows, n = n](auto type) {
+    using T = decltype(type);
+    const T *y = args.y.data<T>(), *dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    threads_.parallel_for(rows, cpu::rows_of_work(n), [&](Index begin, Index end) {
+      const Index o = begin * n;
+      kernels<T>().softmax_backward(y + o, dy + o, dx + o, end - begin, n, args.logarithm);
+    });
   });
 }
 
