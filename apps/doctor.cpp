@@ -1,11 +1,9 @@
-// starling-doctor: says what went wrong with a run, from what its ranks left, and takes away what a
-// dead job's MPI left.
+// starling-doctor: says what went wrong with a run, and takes away what a dead job's MPI left.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -20,15 +18,15 @@
 namespace starling {
 namespace {
 
-ExitCode run_blame(const std::string& run) {
+int run_blame(const std::string& run) {
   const FlightRecords records = read_flight_records(run);
   complain("starling-doctor: {}", start_text(records));
   answer(shown_lines(blame(records)));
   for (const Error& error : records.damaged) complain("starling-doctor: {}", error.what());
-  return records.damaged.empty() ? ExitCode::kOk : ExitCode::kUsage;
+  return records.damaged.empty() ? 0 : static_cast<int>(ExitCode::kUsage);
 }
 
-ExitCode run_clean(bool look_only) {
+int run_clean(bool look_only) {
   std::vector<Leftover> found = find_leftovers(leftover_places());
   if (!look_only) remove_leftovers(found);
   std::int64_t bytes = 0;
@@ -49,7 +47,7 @@ ExitCode run_clean(bool look_only) {
     answer("{} {} of jobs that have ended, {:.1f} MB\n", count,
            count == 1 ? "file or folder" : "files and folders", static_cast<double>(bytes) / 1e6);
   }
-  return ExitCode::kOk;
+  return 0;
 }
 
 int run_doctor(int argc, char** argv) {
@@ -57,9 +55,9 @@ int run_doctor(int argc, char** argv) {
       "Looks whether hosts are fit for training, says what went wrong with a run, and takes away "
       "what a dead job's MPI left.",
       "starling-doctor"};
-  app.require_subcommand(1);
   std::string run;
   bool look_only = false;
+  CheckOptions check_options;
   CLI::App* blamed =
       app.add_subcommand("blame",
                          "who waits for whom since when, what came first, and where ranks issued "
@@ -71,21 +69,20 @@ int run_doctor(int argc, char** argv) {
                          "take away what Open MPI left on this host of jobs that have ended: "
                          "shared memory and launchers' folders that nobody uses");
   cleaned->add_flag("--look", look_only, "say what would go, and remove nothing");
-  CheckOptions check_options;
-  CLI::App* checked =
-      app.add_subcommand("check",
-                         "look at this host, and under mpirun at all of the job's: MPI, cores, "
-                         "memory, names, network, "
-                         "clocks, folder, GPU, each with what to do about it");
+  CLI::App* checked = app.add_subcommand("check",
+                                         "look at this host, and under mpirun at all of the job's: "
+                                         "MPI, cores, memory, names, network, "
+                                         "clocks, folder, GPU, each with what to do about it");
   checked->add_flag("--json", check_options.json, "print it as JSON");
   checked->add_option("--folder", check_options.folder, "where outputs are to lie")
       ->capture_default_str();
   add_number(*checked, "--timeout", check_options.timeout,
              "seconds after which a wait for another rank is an error", 1.0, 1e6);
-  refuse_unknown_subcommand(app, argc, argv);
-  if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  if (checked->parsed()) return check(check_options);
-  return static_cast<int>(*cleaned ? run_clean(look_only) : run_blame(run));
+  return run_command(app,
+                     {{blamed, [&] { return run_blame(run); }},
+                      {cleaned, [&] { return run_clean(look_only); }},
+                      {checked, [&] { return check(check_options); }}},
+                     argc, argv);
 }
 
 }  // namespace

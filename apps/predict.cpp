@@ -1,5 +1,4 @@
-// starling-predict: what a trained model sees in pictures, or in rows of a table, and how it goes
-// on with a text.
+// starling-predict: what a model sees in pictures or rows of a table, and how it continues a text.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -98,7 +97,7 @@ std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
     if (found.empty())
       fail(ExitCode::kUsage, "pictures",
            "{} has no pictures; needed: files that end in .jpg, .jpeg or .png", input);
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;
@@ -132,8 +131,7 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model,
   return pictures;
 }
 
-/// Whether a model's outputs are scores of classes; of another task they are the numbers that it
-/// was trained to give.
+/// Whether outputs are scores of classes, and not the numbers that a model was trained to give.
 bool classifies(const InferenceModel& model) {
   const nlohmann::json config = nlohmann::json::parse(model.config(), nullptr, false);
   const nlohmann::json::json_pointer task("/task/type");
@@ -182,8 +180,7 @@ std::string table_row(const InferenceModel& model, const std::string& file, std:
                             model.probabilities(logits)[best]);
 }
 
-/// Where predictions go: lines on stdout, or a file that appears whole. What cannot be predicted is
-/// told on stderr.
+/// Where predictions go: stdout, or a file that appears whole; what cannot be predicted, stderr.
 class Predictions {
  public:
   Predictions(const InferenceModel& model, const PredictOptions& options)
@@ -194,7 +191,7 @@ class Predictions {
     file_->write(head.data(), head.size());
   }
   void add(const std::string& file, std::int64_t row, std::span<const float> logits) {
-    if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+    if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }))
       return leave_out(fmt::format(
           "[predict] {}: the model's scores of it are no finite numbers; train it longer, or with "
           "a smaller learning rate",
@@ -238,8 +235,7 @@ ExitCode predict_tables(InferenceModel& model, const PredictOptions& options) {
   return predictions.finish();
 }
 
-/// Goes on with a prompt, as often as was asked for: the text as it is made, or a JSON object a
-/// line.
+/// Goes on with a prompt, as often as asked for: the text as it is made, or JSON lines.
 void generate(InferenceModel& model, const std::string& prompt, const PredictOptions& options) {
   for (std::int64_t sample = 0; sample < options.samples; ++sample) {
     GenerateOptions own = options.generate;
@@ -267,8 +263,7 @@ void generate(InferenceModel& model, const std::string& prompt, const PredictOpt
   }
 }
 
-/// The same with each line of a file, or of a pipe as it comes. A line that is no prompt is named,
-/// and the others go on.
+/// The same with each line of a file or pipe. One that is no prompt is named, and the others go on.
 ExitCode generate_lines(InferenceModel& model, const PredictOptions& options) {
   const std::string& path = options.prompts;
   std::ifstream file;
@@ -345,10 +340,8 @@ struct Answers {
     for (std::size_t way = 0; way < chosen.size(); ++way) {
       const auto value = [&](std::size_t k) {
         const auto bytes = static_cast<double>(choices[k].size());
-        const auto letters =
-            static_cast<double>(std::count_if(choices[k].begin(), choices[k].end(), [](char c) {
-              return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-            }));
+        const auto letters = static_cast<double>(std::ranges::count_if(
+            choices[k], [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
         return scores[k].logprob / (way == 0 ? 1.0 : way == 1 ? letters : bytes);
       };
       for (std::size_t k = 1; k < scores.size(); ++k) {

@@ -100,11 +100,10 @@ int run_images(const PrepareOptions& options) {
     return prepare_images(options, watch);
   });
   if (report.stopped) return stopped("; the same command goes on after the shards that are whole");
-  answer(fmt::format("{} of {} in {}, {:.1f} MB, in {}; {} made now, {} left out\n",
-                     counted(report.pictures, "picture"), counted(report.classes, "class"),
-                     counted(report.shards, "shard"), static_cast<double>(report.bytes) / 1e6,
-                     options.destination, counted(report.made, "shard"),
-                     counted(report.skipped, "picture")));
+  answer("{} of {} in {}, {:.1f} MB, in {}; {} made now, {} left out\n",
+         counted(report.pictures, "picture"), counted(report.classes, "class"),
+         counted(report.shards, "shard"), static_cast<double>(report.bytes) / 1e6,
+         options.destination, counted(report.made, "shard"), counted(report.skipped, "picture"));
   return 0;
 }
 
@@ -112,13 +111,13 @@ int run_tokens(const TokensOptions& options) {
   const auto report = watched(
       "MB", "MB", [&](const PrepareWatch& watch) { return prepare_tokens(options, watch); });
   if (report.stopped) return stopped("; nothing was written");
-  answer(fmt::format(
+  answer(
       "{} for training + {} for tests, of a vocabulary of {}, in {}; {:.2f} bytes "
       "of text a token{}\n",
       counted(report.train_tokens, "token"), report.val_tokens, report.vocab, options.destination,
       static_cast<double>(report.count.bytes) /
           static_cast<double>(report.train_tokens + report.val_tokens),
-      report.count.text()));
+      report.count.text());
   return 0;
 }
 
@@ -127,11 +126,10 @@ int run_tokenizer(const TokenizerOptions& options) {
     return train_tokenizer(options, watch);
   });
   if (report.stopped) return stopped("; nothing was written");
-  answer(fmt::format(
-      "{} in {}{}\n", counted(report.vocab, "token"), options.out,
-      report.vocab < options.vocab
-          ? fmt::format("; no pair comes twice any more, so there are not {}", options.vocab)
-          : ""));
+  answer("{} in {}{}\n", counted(report.vocab, "token"), options.out,
+         report.vocab < options.vocab
+             ? fmt::format("; no pair comes twice any more, so there are not {}", options.vocab)
+             : "");
   return 0;
 }
 
@@ -144,7 +142,7 @@ int check_token_files(const std::string& folder) {
          "{} in the token files of {}; call starling-prepare tokens again",
          counted(report.faults, "fault"), folder);
   }
-  answer(fmt::format("{}, as written\n", counted(report.tokens, "token")));
+  answer("{}, as written\n", counted(report.tokens, "token"));
   return 0;
 }
 
@@ -160,8 +158,8 @@ int run_check(const std::string& folder, int threads) {
          "starling-prepare images again",
          counted(report.faults, "fault"), counted(report.shards, "shard"), folder);
   }
-  answer(fmt::format("{} in {}, as written\n", counted(report.records, "record"),
-                     counted(report.shards, "shard")));
+  answer("{} in {}, as written\n", counted(report.records, "record"),
+         counted(report.shards, "shard"));
   return 0;
 }
 
@@ -171,9 +169,9 @@ int run_example(const ExampleTree& tree) {
   });
   if (report.stopped)
     return stopped(fmt::format("; {} has {} of the pictures", tree.destination, report.pictures));
-  answer(fmt::format("{} of {}, {:.1f} MB, in {}/train and {}/val\n",
-                     counted(report.pictures, "picture"), counted(tree.classes, "class"),
-                     static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
+  answer("{} of {}, {:.1f} MB, in {}/train and {}/val\n", counted(report.pictures, "picture"),
+         counted(tree.classes, "class"), static_cast<double>(report.bytes) / 1e6, tree.destination,
+         tree.destination);
   return 0;
 }
 
@@ -181,8 +179,7 @@ int run_prepare(int argc, char** argv) {
   CLI::App app{
       "Makes shards of folders of pictures, which training reads faster than files, and files of "
       "the tokens of texts; checks them; trains tokenizers; shows conversations; exports models of "
-      "text; draws pictures "
-      "to try that with.",
+      "text; draws pictures to try that with.",
       "starling-prepare"};
   app.require_subcommand(1);
   PrepareOptions options;
@@ -329,7 +326,6 @@ int run_prepare(int argc, char** argv) {
           },
           ""))
       ->type_name("SIZE");
-  refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   // A file over the size limit is a write error with a message, not a death
   std::signal(SIGXFSZ, SIG_IGN);
@@ -337,9 +333,9 @@ int run_prepare(int argc, char** argv) {
   if (*exported) {
     export_to_hugging_face(run, destination, merges, most);
     const bool whole = std::filesystem::exists(std::filesystem::path(destination) / "config.json");
-    answer(fmt::format("{} has {}\n", destination,
-                       whole ? "config.json and its weights"
-                             : "adapter_config.json and adapter_model.safetensors"));
+    answer("{} has {}\n", destination,
+           whole ? "config.json and its weights"
+                 : "adapter_config.json and adapter_model.safetensors");
     return 0;
   }
   if (*shows) {

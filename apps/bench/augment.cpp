@@ -1,4 +1,7 @@
+#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
@@ -11,6 +14,12 @@
 
 namespace starling {
 namespace {
+
+struct AugmentBench {
+  std::int64_t size = 32;  ///< height and width in pixels
+  int repeats = 15;
+  bool json = false;
+};
 
 constexpr std::int64_t kBenchBatch = 128, kBenchClasses = 100;
 
@@ -50,8 +59,6 @@ struct AugmentRow {
   nlohmann::json keys;
   std::vector<double> microseconds = {};
 };
-
-}  // namespace
 
 int bench_augment(const AugmentBench& settings) {
   const MemoryImages images(settings.size);
@@ -112,6 +119,19 @@ int bench_augment(const AugmentBench& settings) {
   for (const AugmentRow& row : rows)
     answer("{:<24} {:>8.2f} µs an image\n", row.name, median(row.microseconds));
   return 0;
+}
+
+}  // namespace
+
+Command add_augment_bench(CLI::App& app) {
+  const auto given = std::make_shared<AugmentBench>();
+  AugmentBench& settings = *given;
+  CLI::App* command =
+      app.add_subcommand("augment", "random changes of training images on one core");
+  command->add_flag("--json", settings.json, "one JSON object");
+  add_number(*command, "--size", settings.size, "height and width", 8, 1024);
+  add_number(*command, "--repeats", settings.repeats, "runs to take the median of", 1, 100000);
+  return {command, [given] { return bench_augment(*given); }};
 }
 
 }  // namespace starling

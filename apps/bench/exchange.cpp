@@ -2,17 +2,16 @@
 
 #include <fmt/format.h>
 #include <mpi.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <climits>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,6 +34,14 @@
 
 namespace starling {
 namespace {
+
+struct ExchangeBench {
+  double mb = 25.0;  ///< bucket size in MiB
+  std::string optimizer = "adamw";
+  int threads = 1, repeats = 30;
+  int buckets = 1;  ///< used in rotation: many buckets mean cold caches, one means warm caches
+  bool json = false;
+};
 
 /// Plain averaging: the mixing without an update.
 class AverageRule : public OptimizerRule {
@@ -154,8 +161,7 @@ class ExchangeTimer {
          [&] { on_next(plain, [&](Bucket& bucket, const Tensor&, int) { update(bucket, {}); }); }});
     for (int repeat = -2; repeat < settings_.repeats; ++repeat) {  // two rounds of warm-up
       for (Line& line : lines) {
-        // Run all buckets once first, so that the caches are as this line leaves them, not as the
-        // previous one did.
+        // First once over all buckets, so that the caches are as this line leaves them.
         for (int i = 0; i < settings_.buckets; ++i) line.work();
         // the tightest synchronisation available; the remaining skew counts as waiting
         MPI_Barrier(MPI_COMM_WORLD);
@@ -209,7 +215,7 @@ class ExchangeTimer {
   void report(const std::vector<Line>& lines, const std::string& transport) const {
     const double faster = ratio(lines[1], lines[0]);
     const auto least = [](const Line& line) {
-      return 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
+      return 1e3 * *std::ranges::min_element(line.seconds);
     };
     if (settings_.json) {
       nlohmann::json document = {{"transport", transport}, {"speedup_over_sendrecv", faster}};
@@ -236,14 +242,6 @@ class ExchangeTimer {
   std::unique_ptr<Transport> transport_;
 };
 
-}  // namespace
-
-std::unique_ptr<OptimizerRule> make_bench_rule(const std::string& type) {
-  const nlohmann::json none = nlohmann::json::object();
-  ConfigSection section(none, "bench");
-  return optimizers().make(type, "--optimizer", section);
-}
-
 int bench_exchange(const ExchangeBench& settings) {
   MpiSession session;
   try {
@@ -252,6 +250,33 @@ int bench_exchange(const ExchangeBench& settings) {
     const Error failure = as_error(std::current_exception());
     session.abort(failure.code(), failure.what());
   }
+}
+
+}  // namespace
+
+std::unique_ptr<OptimizerRule> make_bench_rule(const std::string& type) {
+  const nlohmann::json none = nlohmann::json::object();
+  ConfigSection section(none, "bench");
+  return optimizers().make(type, "--optimizer", section);
+}
+
+Command add_exchange_bench(CLI::App& app) {
+  const auto given = std::make_shared<ExchangeBench>();
+  ExchangeBench& settings = *given;
+  CLI::App* command = app.add_subcommand(
+      "exchange",
+      "under mpirun -n 2: exchange and mixed update of one bucket, against MPI_Sendrecv");
+  command->add_flag("--json", settings.json, "one JSON object");
+  add_number(*command, "--mb", settings.mb, "MiB of the bucket", 0.001, 16384.0);
+  command
+      ->add_option("--optimizer", settings.optimizer,
+                   "average (plain averaging), or see starling-train --list optimizers")
+      ->capture_default_str();
+  add_number(*command, "--threads", settings.threads, "compute threads of a rank", 1, 1024);
+  add_number(*command, "--buckets", settings.buckets,
+             "buckets taken in turn; many find the caches cold", 1, 1024);
+  add_number(*command, "--repeats", settings.repeats, "runs to take the median of", 1, 100000);
+  return {command, [given] { return bench_exchange(*given); }};
 }
 
 }  // namespace starling

@@ -2,10 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
+#include <fmt/ranges.h>
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "apps/training/config/train_config.h"
 #include "apps/training/device/device.h"
@@ -17,6 +25,18 @@
 namespace starling {
 
 namespace {
+
+struct FloorBench {
+  /// A config's path; empty: the models that docs/gpu.md sets goals for
+  std::string config;
+  std::vector<std::string> settings;     ///< as starling-train --set
+  std::int64_t batch = 0;                ///< 0: the config's
+  std::string precision;                 ///< empty: the config's
+  std::string on = "H200";               ///< a name in kCeilings
+  double bandwidth = 0.0, tflops = 0.0;  ///< TB/s and TFLOP/s; 0: those of `on`
+  int ranks = 1;
+  bool json = false;
+};
 
 /// One step of a config: the work of each operation, and the memory.
 struct StepFloor {
@@ -93,8 +113,8 @@ std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const St
   const auto seconds = [&](const auto& kind) {
     return floor_of(kind.second, step.flops_per_second, step.bytes_per_second).seconds;
   };
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const auto& a, const auto& b) { return seconds(a) > seconds(b); });
+  std::ranges::stable_sort(sorted,
+                           [&](const auto& a, const auto& b) { return seconds(a) > seconds(b); });
   return sorted;
 }
 
@@ -237,10 +257,51 @@ int goal_floors(const FloorBench& settings) {
   return 0;
 }
 
-}  // namespace
-
 int bench_floor(const FloorBench& settings) {
   return settings.config.empty() ? goal_floors(settings) : config_floor(settings);
+}
+
+}  // namespace
+
+Command add_floor_bench(CLI::App& app) {
+  const auto given = std::make_shared<FloorBench>();
+  FloorBench& settings = *given;
+  const CLI::Validator of_known_gpu(
+      [](const std::string& name) {
+        if (known_ceilings(name)) return std::string();
+        std::vector<std::string_view> known;
+        for (const Ceilings& one : kCeilings) known.push_back(one.device);
+        return fmt::format(
+            "the ceilings of {} are not known; known: {}; others are given by --bandwidth and "
+            "--flops",
+            name, fmt::join(known, ", "));
+      },
+      "");
+  CLI::App* command = app.add_subcommand(
+      "floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
+  command->add_flag("--json", settings.json, "one JSON object");
+  command->add_option("config", settings.config,
+                      "a config; without one, the rows that docs/checks.md has goals for");
+  add_list(*command, "--set", settings.settings,
+           "KEY=VALUE changes the config, as in starling-train");
+  command->add_option("--batch", settings.batch, "samples of a micro-batch instead of the config's")
+      ->check(whole_in(1, 1 << 24));
+  command->add_option("--precision", settings.precision,
+                      "fp32, bf16, fp16 instead of the config's");
+  command
+      ->add_option("--on", settings.on,
+                   "the GPU whose ceilings are taken, by a word or all of its name; none is asked")
+      ->capture_default_str()
+      ->check(of_known_gpu);
+  command
+      ->add_option("--bandwidth", settings.bandwidth,
+                   "TB/s of a copy, read and written, instead of that GPU's")
+      ->check(number_in(1e-6, 1e6));
+  command
+      ->add_option("--flops", settings.tflops, "TFLOP/s of a matrix product instead of that GPU's")
+      ->check(number_in(1e-6, 1e6));
+  add_number(*command, "--ranks", settings.ranks, "ranks that train together", 1, 1 << 20);
+  return {command, [given] { return bench_floor(*given); }};
 }
 
 }  // namespace starling

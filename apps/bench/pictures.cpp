@@ -1,6 +1,9 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
+#include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "apps/bench/benches.h"
@@ -12,6 +15,13 @@
 
 namespace starling {
 namespace {
+
+struct PicturesBench {
+  std::string folder;  ///< of class folders, as data.path/train
+  std::int64_t pictures = 200;
+  int repeats = 5;
+  bool json = false;
+};
 
 constexpr std::int64_t kSide = 224;
 
@@ -37,8 +47,6 @@ Augmenters torchvision_crop() {
   ConfigSection section(json, "bench");
   return read_augmenters(section, Shape{kSide, kSide, 3});
 }
-
-}  // namespace
 
 int bench_pictures(const PicturesBench& settings) {
   const std::vector<PictureBytes> pictures = load(settings);
@@ -104,6 +112,22 @@ int bench_pictures(const PicturesBench& settings) {
   row("the same, decoded at full scale", unscaled_ms);
   answer("rate of crops over rate of whole pictures: {:.2f}\n", whole_ms / crop_ms);
   return 0;
+}
+
+}  // namespace
+
+Command add_pictures_bench(CLI::App& app) {
+  const auto given = std::make_shared<PicturesBench>();
+  PicturesBench& settings = *given;
+  CLI::App* command = app.add_subcommand(
+      "pictures", "random crops of picture files on one core, against decoding them whole");
+  command->add_flag("--json", settings.json, "one JSON object");
+  command->add_option("folder", settings.folder, "has a folder of JPEG or PNG files for each class")
+      ->required();
+  add_number(*command, "--pictures", settings.pictures, "how many, spread over the folder", 1,
+             1'000'000);
+  add_number(*command, "--repeats", settings.repeats, "runs to take the median of", 1, 100000);
+  return {command, [given] { return bench_pictures(*given); }};
 }
 
 }  // namespace starling

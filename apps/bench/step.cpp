@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "apps/bench/benches.h"
@@ -33,6 +33,16 @@
 
 namespace starling {
 namespace {
+
+struct StepBench {
+  std::string model = "resnet20";  ///< a type or a config object
+  std::string optimizer = "adamw", stem = {}, device = "cpu", precision = "fp32";
+  std::int64_t image = 32, classes = 10, steps = 20, batch = 128;
+  std::int64_t tokens = 0;  ///< of a language model's sample; 0: samples are images
+  int threads = 1;
+  bool tf32 = false, cudnn_benchmark = false;  ///< for a GPU only
+  bool json = false;
+};
 
 constexpr int kWarmUp = 4, kProfiledSteps = 3;
 
@@ -195,8 +205,6 @@ class ResidentTraining {
   std::int64_t done_ = 0;
 };
 
-}  // namespace
-
 int bench_step(const StepBench& settings) {
   const bool gpu = settings.device == "cuda";
   BackendSettings how;
@@ -265,6 +273,41 @@ int bench_step(const StepBench& settings) {
   for (const auto& [name, time] : backend.seconds)
     answer("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);
   return 0;
+}
+
+}  // namespace
+
+Command add_step_bench(CLI::App& app) {
+  const auto given = std::make_shared<StepBench>();
+  StepBench& settings = *given;
+  CLI::App* command = app.add_subcommand(
+      "step", "whole training steps of a model on one rank, against their floor");
+  command->add_flag("--json", settings.json, "one JSON object");
+  const auto choose = [&](const char* name, std::string& value, const char* doc,
+                          const std::vector<std::string>& known) {
+    command->add_option(name, value, doc)->capture_default_str()->check(CLI::IsMember(known));
+  };
+  command
+      ->add_option("--model", settings.model,
+                   "see starling-train --list models; or the model object of a config")
+      ->capture_default_str();
+  command->add_option("--stem", settings.stem, "cifar or imagenet, for resnet18 … resnet152");
+  add_number(*command, "--image", settings.image, "image size in pixels", 1, 4096);
+  add_number(*command, "--classes", settings.classes, "outputs", 2, 1 << 20);
+  add_number(*command, "--tokens", settings.tokens,
+             "of a sample of a language model; 0: samples are images", 0, 1 << 20);
+  command->add_option("--optimizer", settings.optimizer, "see starling-train --list optimizers")
+      ->capture_default_str();
+  add_number(*command, "--steps", settings.steps, "steps to take the median of", 1, 100000);
+  add_number(*command, "--batch", settings.batch, "samples of a step", 1, 1 << 20);
+  choose("--precision", settings.precision, "of products and activations",
+         {"fp32", "bf16", "fp16"});
+  choose("--device", settings.device, "cpu or cuda", {"cpu", "cuda"});
+  add_number(*command, "--threads", settings.threads, "compute threads of a rank", 1, 1024);
+  command->add_flag("--tf32", settings.tf32, "fp32 products may use TF32, on a GPU");
+  command->add_flag("--cudnn-benchmark", settings.cudnn_benchmark,
+                    "time the candidates for each convolution, on a GPU");
+  return {command, [given] { return bench_step(*given); }};
 }
 
 }  // namespace starling

@@ -1,12 +1,8 @@
 #include "apps/topo/commands.h"
 
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "apps/training/output/arguments.h"
 #include "core/config.h"
-#include "core/error.h"
 
 namespace starling {
 
@@ -33,13 +29,6 @@ ChosenTopology choose_topology(const TopologyChoice& choice) {
   chosen.name = config.value("type", choice.type);
   chosen.report = check_topology(*chosen.topology, chosen.name);
   return chosen;
-}
-
-void write_all(std::FILE* file, const std::string& text, const std::string& name) {
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  if (!written)
-    fail(ExitCode::kOutput, "output", "{} could not be written: {}", name, std::strerror(errno));
 }
 
 }  // namespace starling

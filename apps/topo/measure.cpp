@@ -17,22 +17,14 @@
 #include "kernels/open_backend.h"
 
 namespace starling {
+namespace {
 
-CLI::App* add_measure(CLI::App& app, MeasureOptions& options) {
-  CLI::App* command = app.add_subcommand(
-      "measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
-  add_number(*command, "--seconds", options.seconds, "about how long it may take", 0.1, 600.0);
-  add_number(*command, "--timeout", options.timeout,
-             "seconds after which a wait for another rank is an error", 1.0, 1e6);
-  command
-      ->add_option(
-          "--threads", options.threads,
-          "compute threads of each rank in training (default: an equal share of the cores)")
-      ->check(whole_in(1, 1024));
-  command->add_option("--output", options.output,
-                      "write the figures into this file, for `plan --measured`");
-  return command;
-}
+struct MeasureOptions {
+  double seconds = 4.0;
+  double timeout = 60.0;
+  int threads = 0;  ///< 0: an equal share of the host's cores
+  std::string output;
+};
 
 int measure(const MeasureOptions& options) {
   MpiSession session;
@@ -65,7 +57,7 @@ int measure(const MeasureOptions& options) {
         file->write(text.data(), text.size());
         file->commit();
       }
-      write_standard_output(text);
+      answer(text);
       for (const std::string& warning : network_warnings(network)) complain("warning: {}", warning);
       if (const std::string busy = busy_text("warning: ", network.noise); !busy.empty())
         complain("{}; measure again when the machine is idle", busy);
@@ -81,6 +73,26 @@ int measure(const MeasureOptions& options) {
     complain("starling-topo: {}", failure.what());
     return static_cast<int>(failure.code());
   }
+}
+
+}  // namespace
+
+Command add_measure(CLI::App& app) {
+  const auto given = std::make_shared<MeasureOptions>();
+  MeasureOptions& options = *given;
+  CLI::App* command = app.add_subcommand(
+      "measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
+  add_number(*command, "--seconds", options.seconds, "about how long it may take", 0.1, 600.0);
+  add_number(*command, "--timeout", options.timeout,
+             "seconds after which a wait for another rank is an error", 1.0, 1e6);
+  command
+      ->add_option(
+          "--threads", options.threads,
+          "compute threads of each rank in training (default: an equal share of the cores)")
+      ->check(whole_in(1, 1024));
+  command->add_option("--output", options.output,
+                      "write the figures into this file, for `plan --measured`");
+  return {command, [given] { return measure(*given); }};
 }
 
 }  // namespace starling

@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
+#include <memory>
 
-#include "apps/training/auto/trial.h"
+#include "apps/training/auto/auto_plan.h"
 #include "apps/training/config/plugins.h"
 #include "apps/training/config/train_config.h"
 #include "apps/training/output/arguments.h"
 #include "comm/mixer.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/quantity.h"
@@ -20,6 +20,21 @@
 
 namespace starling {
 namespace {
+
+struct PlanOptions {
+  int ranks = 0, ranks_per_node = 1, replica = 1;
+  std::string measured;
+  double bandwidth_gbits = 0.0, latency_us = 0.0;       ///< between hosts
+  double inside_gbytes = 0.0, inside_latency_us = 0.0;  ///< inside a host, by messages
+  double memory_gbytes = 0.0, update_gflops = 0.0;
+  bool no_direct = false;
+  std::string exchange;  ///< "fp32", "bf16", or empty: as the model's config says
+  std::string model;
+  std::vector<std::string> settings;
+  double step_ms = 0.0, parameters_millions = 0.0;
+  std::vector<double> bucket_mb;
+  bool all = false, json = false;
+};
 
 NetworkModel network_of(const PlanOptions& options) {
   NetworkModel network;
@@ -48,8 +63,7 @@ NetworkModel network_of(const PlanOptions& options) {
   return network;
 }
 
-/// The model of a config: its tensors, and how long a step takes on this machine unless that is
-/// given.
+/// The tensors of a config's model, and how long a step takes on this machine unless that is given.
 StepModel step_of_config(const PlanOptions& options, const NetworkModel& network) {
   register_builtins();
   nlohmann::json json = read_json_file(options.model);
@@ -103,8 +117,7 @@ std::string network_text(const NetworkModel& network) {
         network.between_measured
             ? ""
             : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
-    const auto slowest =
-        std::min_element(network.host_bandwidth.begin(), network.host_bandwidth.end());
+    const auto slowest = std::ranges::min_element(network.host_bandwidth);
     if (slowest != network.host_bandwidth.end() && *slowest < 0.8 * typical) {
       text += fmt::format(" (host {}: {})", slowest - network.host_bandwidth.begin(),
                           quantity(8.0 * *slowest, "bit/s"));
@@ -119,9 +132,30 @@ std::string network_text(const NetworkModel& network) {
   return text + fmt::format("; updates move {}\n", quantity(network.memory_bandwidth, "B/s"));
 }
 
+int plan(const PlanOptions& options) {
+  const NetworkModel network = network_of(options);
+  StepModel step =
+      !options.model.empty()
+          ? step_of_config(options, network)
+          : even_step(
+                1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
+                1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
+  if (!options.exchange.empty()) step.exchange_by(mixers().make(options.exchange, "--exchange"));
+  const Advice advice =
+      advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb,
+             nullptr, true);
+  const std::string text = options.json ? advice_json(advice)
+                                        : network_text(network) + matrices_text(options, step) +
+                                              advice_text(advice, options.all);
+  answer(text);
+  return 0;
+}
+
 }  // namespace
 
-CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
+Command add_plan(CLI::App& app) {
+  const auto given = std::make_shared<PlanOptions>();
+  PlanOptions& options = *given;
   CLI::App* command = app.add_subcommand(
       "plan", "predict the step time of every topology and bucket size, and recommend one");
   command->add_option("-n,--ranks", options.ranks, "number of ranks (default: as measured)")
@@ -166,25 +200,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       "--all", options.all,
       "every bucket size of every topology, and all keys that were tried, not the best alone");
   command->add_flag("--json", options.json, "print every choice as JSON");
-  return command;
-}
-
-void plan(const PlanOptions& options) {
-  const NetworkModel network = network_of(options);
-  StepModel step =
-      !options.model.empty()
-          ? step_of_config(options, network)
-          : even_step(
-                1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
-                1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
-  if (!options.exchange.empty()) step.exchange_by(mixers().make(options.exchange, "--exchange"));
-  const Advice advice =
-      advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb,
-             nullptr, true);
-  const std::string text = options.json ? advice_json(advice)
-                                        : network_text(network) + matrices_text(options, step) +
-                                              advice_text(advice, options.all);
-  write_standard_output(text);
+  return {command, [given] { return plan(*given); }};
 }
 
 }  // namespace starling

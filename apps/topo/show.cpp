@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "comm/algorithm.h"
 #include "comm/consensus.h"
 #include "comm/growth.h"
 #include "comm/mixer.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/text.h"
@@ -20,6 +22,15 @@
 
 namespace starling {
 namespace {
+
+struct ShowOptions {
+  TopologyChoice choice;
+  bool json = false;
+  std::string svg;
+  std::string algorithm;          ///< a type, or `sync.algorithm` as JSON; empty: none
+  double momentum = 0.9;          ///< of the `sgd` that the algorithm's figure is for
+  std::string exchange = "fp32";  ///< `sync.exchange`
+};
 
 constexpr std::size_t kGroupsPerLine = 24;  ///< more are counted, not listed
 constexpr std::size_t kNumbersPerGroup = 32, kTermsPerLine = 96;
@@ -186,12 +197,11 @@ nlohmann::ordered_json round_json(const Round& round) {
 }
 
 /// Written in pieces, so that the rounds of thousands of ranks are never all in memory.
-void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string& name) {
+void write_json(const ChosenTopology& chosen) {
   const Topology& topology = *chosen.topology;
   const TopologyReport& report = chosen.report;
   const bool dense = topology.ranks() <= kJsonMatrixRanks;
   const std::int64_t count = topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod;
-  const auto write = [&](const std::string& text) { write_all(file, text, name); };
   nlohmann::ordered_json head;
   head["spectral_gap"] = report.spectral_gap;
   head["rounds_to_consensus"] = nullptr;
@@ -214,15 +224,11 @@ void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string
           nlohmann::json(disagreement_curve(topology, curve_length(report))).dump();
   text +=
       fmt::format(",\"ranks\":{},\"period\":{},\"rounds\":[", topology.ranks(), topology.period());
-  write(text);
+  answer(text);
   for (std::int64_t k = 0; k < count; ++k)
-    write((k == 0 ? "" : ",") + round_json(topology.round(k)).dump());
-  write("]}\n");
+    answer((k == 0 ? "" : ",") + round_json(topology.round(k)).dump());
+  answer("]}\n");
 }
-
-}  // namespace
-
-namespace {
 
 /// Consensus with encoded exchanges; empty without encoding.
 std::string encoded_text(const AlgorithmPlan& plan, const ShowOptions& options,
@@ -270,28 +276,34 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
          encoded;
 }
 
-}  // namespace
-
-void show(const ShowOptions& options) {
+int show(const ShowOptions& options) {
   const auto file = options.svg.empty()
                         ? nullptr
                         : open_output("--svg", options.svg,
                                       {{"<svg xmlns=\"http://www.w3.org/2000/svg\" width="},
                                        "topology's picture"});
   const ChosenTopology chosen = choose_topology(options.choice);
-  if (options.json) return write_json(chosen, stdout, "standard output");
+  if (options.json) {
+    write_json(chosen);
+    return 0;
+  }
   const std::string growth =
       options.algorithm.empty() ? "" : growth_text(options, *chosen.topology);
-  if (!file) return write_standard_output(report_text(chosen) + growth);
-  if (!growth.empty()) write_standard_output(growth);
-  const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks,
-                                        options.choice.ranks == 1 ? "" : "s");
+  answer((file ? "" : report_text(chosen)) + growth);
+  if (!file) return 0;
+  const std::string title =
+      fmt::format("{}, {}", chosen.name, counted(options.choice.ranks, "rank"));
   const std::string picture = topology_svg(*chosen.topology, chosen.report, title);
   file->write(picture.data(), picture.size());
   file->commit();
+  return 0;
 }
 
-CLI::App* add_show(CLI::App& app, ShowOptions& options) {
+}  // namespace
+
+Command add_show(CLI::App& app) {
+  const auto given = std::make_shared<ShowOptions>();
+  ShowOptions& options = *given;
   CLI::App* command = app.add_subcommand(
       "show", "print a topology's rounds, weights, product, spectral gap and consensus curve");
   add_topology_options(*command, options.choice);
@@ -308,7 +320,7 @@ CLI::App* add_show(CLI::App& app, ShowOptions& options) {
   command->add_option("--momentum", options.momentum, "of the sgd beside it")
       ->check(number_in(0.0, 0.999999));
   command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
-  return command;
+  return {command, [given] { return show(*given); }};
 }
 
 }  // namespace starling

@@ -4,15 +4,24 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "core/console.h"
 #include "core/error.h"
 #include "topology/simulation.h"
 
 namespace starling {
-namespace {}  // namespace
+namespace {
 
-void simulate(const SimulateOptions& options) {
+struct SimulateOptions {
+  TopologyChoice choice;
+  SimulationOptions simulation;
+  std::int64_t rounds = 32;
+  bool json = false;
+};
+
+int simulate(const SimulateOptions& options) {
   const ChosenTopology chosen = choose_topology(options.choice);
   Simulation simulation(*chosen.topology, options.simulation);
   std::vector<double> errors, distances;
@@ -36,7 +45,8 @@ void simulate(const SimulateOptions& options) {
                                            {"seed", options.simulation.seed},
                                            {"consensus_error", errors},
                                            {"distance", distances}};
-    return write_standard_output(result.dump() + "\n");
+    answer(result.dump() + "\n");
+    return 0;
   }
   const SimulationOptions& s = options.simulation;
   std::string text =
@@ -46,10 +56,15 @@ void simulate(const SimulateOptions& options) {
   text += " rounds  consensus error  mean to optimum\n";
   for (std::size_t k = 0; k < errors.size(); ++k)
     text += fmt::format("{:7}  {:15.6e}  {:15.6e}\n", k, errors[k], distances[k]);
-  write_standard_output(text);
+  answer(text);
+  return 0;
 }
 
-CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
+}  // namespace
+
+Command add_simulate(CLI::App& app) {
+  const auto given = std::make_shared<SimulateOptions>();
+  SimulateOptions& options = *given;
   CLI::App* command = app.add_subcommand(
       "simulate", "run gossip on quadratics and print the consensus error after each round");
   add_topology_options(*command, options.choice);
@@ -63,7 +78,7 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& options) {
   add_number(*command, "--seed", options.simulation.seed, "what the optima are drawn from", 0,
              UINT64_MAX);
   command->add_flag("--json", options.json, "print the figures as JSON");
-  return command;
+  return {command, [given] { return simulate(*given); }};
 }
 
 }  // namespace starling

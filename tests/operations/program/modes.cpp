@@ -237,7 +237,6 @@ int run_operations(int argc, char** argv) {
                   "functions of tensors, forward and backward, instead of single operations");
   add_number(*speed, "--repeats", settings.repeats, "runs to take the median of", 1, 100000);
   speed->add_flag("--json", settings.json, "one JSON object");
-  refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
 
   const std::unique_ptr<Backend> backend = open_backend(
