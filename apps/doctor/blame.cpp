@@ -3,17 +3,116 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <map>
 #include <set>
+#include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "apps/doctor/flight_record.h"
-#include "apps/doctor/rank_activity.h"
 
 namespace starling {
 namespace {
+
+using Ranks = std::vector<int>;
+
+bool contains(const Ranks& ranks, int rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+bool same_exchange(const FlightPlace& a, const FlightPlace& b) {
+  return a.lane == b.lane && a.step == b.step && a.bucket == b.bucket && a.round == b.round;
+}
+
+/// Name of an exchange, as errors give it.
+std::string exchange_text(const FlightPlace& place) {
+  if (place.step < 0) return fmt::format("the mean of tensor {}", place.bucket);
+  if (place.bucket < 0) return fmt::format("the numbers of step {}", place.step);
+  return fmt::format("the exchange of step {}, bucket {}", place.step, place.bucket);
+}
+
+/// Name of a call that all ranks make together.
+std::string call_text(const RecordedEvent& event) {
+  return fmt::format("{} (call {})", event.what, event.place.round);
+}
+
+/// What one rank was doing when its record was written.
+struct RankActivity {
+  /// An unfinished kWait, kReaders or kCall; null: it was not waiting for ranks
+  const RecordedEvent* wait = nullptr;
+  const RecordedEvent* load = nullptr;  ///< an unfinished wait for the data loader, or null
+  const RecordedEvent* last = nullptr;
+  const RecordedEvent* aside = nullptr;  ///< an unfinished test or checkpoint
+  std::int64_t step = -1;
+  bool first_to_give_up = false;
+  Ranks timed_out, lost;  ///< ranks that it reported so
+  /// Ranks that it has reported as late during the current wait
+  Ranks late;
+  /// By rank: the last event about the state of that rank's process as the kernel reports it
+  std::map<int, const RecordedEvent*> found;
+  /// Name of what it waits for.
+  std::string wait_text() const {
+    if (wait->event == FlightEvent::kCall) return call_text(*wait);
+    if (wait->event == FlightEvent::kReaders)
+      return fmt::format("the readers of step {}, bucket {}", wait->place.step - 1,
+                         wait->place.bucket);
+    return exchange_text(wait->place);
+  }
+};
+
+/// Time when a rank gave up on others and ended the job; far in the future if it did not.
+std::int64_t gave_up_at(const FlightRecord& record) {
+  for (const RecordedEvent& event : record.events) {
+    if (event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost) return event.us;
+  }
+  return INT64_MAX;
+}
+
+/// Evaluates a record. Of events after `end`, only observations count, since a stopped rank that is
+/// resumed for termination still records some events.
+RankActivity activity_of(const FlightRecord& record, std::int64_t end) {
+  RankActivity now;
+  now.step = record.step;
+  for (const RecordedEvent& event : record.events) {
+    const bool noticed = event.event == FlightEvent::kTimeout ||
+                         event.event == FlightEvent::kLost || event.event == FlightEvent::kFound;
+    if (event.us > end && !noticed) continue;
+    switch (event.event) {
+      case FlightEvent::kStep: now.step = event.place.step; break;
+      case FlightEvent::kWait:
+      case FlightEvent::kReaders:
+      case FlightEvent::kCall:
+        now.wait = &event;
+        now.late.clear();
+        break;
+      case FlightEvent::kWaited:
+      case FlightEvent::kCalled: now.wait = nullptr; break;
+      case FlightEvent::kLoad: now.load = &event; break;
+      case FlightEvent::kLoaded: now.load = nullptr; break;
+      case FlightEvent::kCheckpoint:
+      case FlightEvent::kTest: now.aside = &event; break;
+      case FlightEvent::kSaved:
+      case FlightEvent::kTested: now.aside = nullptr; break;
+      case FlightEvent::kTimeout:
+        now.timed_out = event.ranks;
+        now.first_to_give_up = event.us <= end;
+        continue;
+      case FlightEvent::kLost:
+        now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end());
+        continue;
+      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = &event; continue;
+      case FlightEvent::kLate:
+        now.late.insert(now.late.end(), event.ranks.begin(), event.ranks.end());
+        continue;
+      default: break;
+    }
+    now.last = &event;
+  }
+  return now;
+}
 
 std::string clock_text(std::int64_t us) {
   const std::time_t seconds = us / 1'000'000;
@@ -49,13 +148,10 @@ class Blame {
     }
     for (const auto& record : records.by_rank) {
       activities_.push_back(record ? activity_of(*record, gave_up_) : RankActivity());
-      if (!record) continue;
-      end_ = std::max(end_, record->us);
+      if (record) end_ = std::max(end_, record->us);
     }
     for (int i = 0; i < ranks(); ++i) {
       if (!record(i)) missing_.push_back(i);
-    }
-    for (int i = 0; i < ranks(); ++i) {
       if (record(i) && at(i).wait) culprits_[i] = culprits_of(i);
     }
     divergence_ = find_divergence();
@@ -90,8 +186,7 @@ class Blame {
     return all;
   }
   bool is_partner(int rank, const RecordedEvent& event, int other) const {
-    const Ranks all = partners(rank, event);
-    return std::find(all.begin(), all.end(), other) != all.end();
+    return contains(partners(rank, event), other);
   }
 
   /// Whether the record of rank `other` shows that it has done what `rank` waits for.
@@ -130,9 +225,7 @@ class Blame {
     if (!found.empty()) return found;
     if (at(rank).first_to_give_up) return at(rank).timed_out;
     for (const int late : at(rank).late) {
-      if (is_partner(rank, wait, late) &&
-          std::find(found.begin(), found.end(), late) == found.end())
-        found.push_back(late);
+      if (is_partner(rank, wait, late) && !contains(found, late)) found.push_back(late);
     }
     return found;
   }
@@ -140,8 +233,8 @@ class Blame {
   std::string waits() const {
     std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
     // A wait for something that all have started is only reported if nothing else is wrong.
-    const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(),
-                                           [](const auto& entry) { return !entry.second.empty(); });
+    const bool some_to_blame =
+        std::ranges::any_of(culprits_, [](const auto& entry) { return !entry.second.empty(); });
     for (const auto& [rank, culprits] : culprits_) {
       if (some_to_blame && culprits.empty()) continue;
       const Ranks& for_whom = culprits.empty() ? partners(rank, *at(rank).wait) : culprits;
@@ -157,7 +250,7 @@ class Blame {
                                                    verb(group.first, "waits", "wait"),
                                                    names(for_whom), since(group.second), what));
     }
-    std::sort(lines.begin(), lines.end());
+    std::ranges::sort(lines);
     std::string text = "waits: " + lines.front().second;
     for (std::size_t i = 1; i < std::min<std::size_t>(lines.size(), 6); ++i)
       text += "; " + lines[i].second;
@@ -165,8 +258,7 @@ class Blame {
     return text;
   }
 
-  /// Ranks that failed on their own, in order of time; without those that noticed another's loss or
-  /// were terminated.
+  /// Ranks that failed on their own, in order of time; not those that noticed another's loss.
   Ranks failed_by_themselves() const {
     Ranks found;
     for (int i = 0; i < ranks(); ++i) {
@@ -178,8 +270,7 @@ class Blame {
         found.push_back(i);
       }
     }
-    std::sort(found.begin(), found.end(),
-              [&](int a, int b) { return record(a)->us < record(b)->us; });
+    std::ranges::sort(found, {}, [&](int rank) { return record(rank)->us; });
     return found;
   }
 
@@ -198,10 +289,10 @@ class Blame {
   /// Whether a rank's record was written on request before its end.
   bool written_on_request(int rank) const { return record(rank)->reason == "asked"; }
 
-  /// Whether a rank waits for others that have not done their part.
-  bool waits_in_vain(int rank) const {
+  /// Those that have not done what a rank waits for; none where it does not wait.
+  Ranks awaited_by(int rank) const {
     const auto it = culprits_.find(rank);
-    return it != culprits_.end() && !it->second.empty();
+    return it == culprits_.end() ? Ranks() : it->second;
   }
 
   /// What a rank was doing, if it was not waiting for others.
@@ -212,8 +303,9 @@ class Blame {
     if (now.load)
       return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
     if (now.wait)
-      return fmt::format("{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
-                         waits_in_vain(rank) ? "" : ", in which all others have done their part");
+      return fmt::format(
+          "{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
+          awaited_by(rank).empty() ? ", in which all others have done their part" : "");
     if (!now.last) return "it has recorded nothing";
     std::string what(event_name(now.last->event));
     if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
@@ -251,42 +343,36 @@ class Blame {
               ? "left no record of its end: killed, or out of memory, or its host is gone"
               : "its record says: " + record(first)->text);
     }
-    Ranks gone;
+    Ranks gone, unread;
     for (const int rank : missing_) {
-      if (!is_broken(rank) && (blamed.count(rank) || blamed.empty())) gone.push_back(rank);
+      if (blamed.contains(rank) || blamed.empty())
+        (contains(records_.broken, rank) ? unread : gone).push_back(rank);
     }
     if (!gone.empty()) {
       return fmt::format(
           "cause: {} left no record: {}probably killed or stopped, or {} host is gone", names(gone),
           observed_state(gone.front()), verb(gone, "its", "their"));
     }
-    Ranks unread;
-    for (const int rank : missing_) {
-      if (is_broken(rank) && (blamed.count(rank) || blamed.empty())) unread.push_back(rank);
-    }
     if (!unread.empty())
       return fmt::format("cause: not known, as of {} the record is damaged", names(unread));
     Ranks roots, in_waits;
     for (const int rank : blamed) {
       if (!at(rank).wait) roots.push_back(rank);
-      const auto it = culprits_.find(rank);
-      if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
+      if (culprits_.contains(rank) && awaited_by(rank).empty()) in_waits.push_back(rank);
     }
-    const auto odd = std::find_if(blamed.begin(), blamed.end(),
-                                  [&](int rank) { return !observed_state(rank).empty(); });
-    if (odd != blamed.end())
-      return fmt::format("cause: rank {}: {}{}", *odd, observed_state(*odd), doing(*odd));
-    if (!roots.empty())
-      return fmt::format("cause: rank {}: {}{}", roots.front(), observed_state(roots.front()),
-                         doing(roots.front()));
+    const auto by = [&](int rank) {
+      return fmt::format("cause: rank {}: {}{}", rank, observed_state(rank), doing(rank));
+    };
+    const auto odd =
+        std::ranges::find_if(blamed, [&](int rank) { return !observed_state(rank).empty(); });
+    if (odd != blamed.end()) return by(*odd);
+    if (!roots.empty()) return by(roots.front());
     if (const Ranks circle = find_cycle(); circle.size() > 1)
       return fmt::format(
           "cause: {} wait for each other{}", names(circle),
           divergence_ ? ", as they issued different things"
                       : " for what they have started alike: look at the network between them");
-    if (!in_waits.empty())
-      return fmt::format("cause: rank {}: {}{}", in_waits.front(), observed_state(in_waits.front()),
-                         doing(in_waits.front()));
+    if (!in_waits.empty()) return by(in_waits.front());
     if (!culprits_.empty() && divergence_)
       return fmt::format("cause: {} wait for what was issued otherwise elsewhere",
                          names(waiting_ranks()));
@@ -309,9 +395,8 @@ class Blame {
                : fmt::format("cause: {} left no record that can be read", names(missing_));
   }
   /// Diagnoses a network failure: all ranks that were reported lost kept running and reported
-  /// others as lost or late, so messages between the two sides did not arrive. A disconnected host
-  /// is in every such pair. Empty if one of the lost ranks ended. `lost`: for each lost rank, who
-  /// reported it.
+  /// others, so messages between the two sides did not arrive. A disconnected host is in every such
+  /// pair. Empty if one of the lost ranks ended. `lost`: for each lost rank, who reported it.
   std::string cut_network(const std::map<int, Ranks>& lost) const {
     std::set<std::string> hosts;  // hosts that are in every pair
     Ranks witnesses;
@@ -328,7 +413,7 @@ class Blame {
       }
     }
     if (witnesses.empty()) return {};
-    std::sort(witnesses.begin(), witnesses.end());
+    std::ranges::sort(witnesses);
     witnesses.erase(std::unique(witnesses.begin(), witnesses.end()), witnesses.end());
     const std::string where = hosts.empty() ? "between several hosts"
                               : hosts.size() == 1
@@ -338,9 +423,6 @@ class Blame {
         "cause: the network {}: {} missed others there, all of which went on; look at cables, "
         "switches and firewalls",
         where, names(witnesses));
-  }
-  bool is_broken(int rank) const {
-    return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end();
   }
 
   Ranks waiting_ranks() const {
@@ -352,29 +434,25 @@ class Blame {
   /// A deadlock: two ranks that wait for each other, or the cycle found by following waits from the
   /// first waiting rank; empty if there is none.
   Ranks find_cycle() const {
-    const auto waits_for = [&](int rank, int other) {
-      const auto it = culprits_.find(rank);
-      return it != culprits_.end() &&
-             std::find(it->second.begin(), it->second.end(), other) != it->second.end();
-    };
     Ranks path;
     for (const auto& [rank, culprits] : culprits_) {
       for (const int other : culprits) {
-        if (waits_for(other, rank)) return {std::min(rank, other), std::max(rank, other)};
+        if (contains(awaited_by(other), rank))
+          return {std::min(rank, other), std::max(rank, other)};
       }
       if (path.empty() && !culprits.empty()) path = {rank};
     }
     while (!path.empty()) {
-      const auto it = culprits_.find(path.back());
-      if (it == culprits_.end() || it->second.empty()) return {};
-      const auto before = std::find(path.begin(), path.end(), it->second.front());
+      const Ranks awaited = awaited_by(path.back());
+      if (awaited.empty()) return {};
+      const auto before = std::ranges::find(path, awaited.front());
       if (before != path.end()) {
         path.erase(path.begin(), before);
         break;
       }
-      path.push_back(it->second.front());
+      path.push_back(awaited.front());
     }
-    std::sort(path.begin(), path.end());
+    std::ranges::sort(path);
     return path;
   }
 
@@ -389,20 +467,20 @@ class Blame {
     const bool cut = !record(rank)->events.empty() && record(rank)->events.front().number > 0;
     if (cut && !found.empty()) {
       const FlightPlace first = found.front()->place;
-      found.erase(found.begin(), std::find_if(found.begin(), found.end(), [&](const auto* e) {
+      found.erase(found.begin(), std::ranges::find_if(found, [&](const auto* e) {
                     return !same_exchange(e->place, first);
                   }));
     }
     return found;
   }
 
-  void compare_exchanges(int i, int j, std::optional<Divergence>& first) const {
+  std::optional<Divergence> compare_exchanges(int i, int j) const {
     const auto mine = exchanges_between(i, j), theirs = exchanges_between(j, i);
-    if (mine.empty() || theirs.empty()) return;
+    if (mine.empty() || theirs.empty()) return std::nullopt;
     const auto find = [](const auto& list, const RecordedEvent* like) {
       return static_cast<std::size_t>(
-          std::find_if(list.begin(), list.end(),
-                       [&](const auto* e) { return same_exchange(e->place, like->place); }) -
+          std::ranges::find_if(
+              list, [&](const auto* e) { return same_exchange(e->place, like->place); }) -
           list.begin());
     };
     std::size_t a = 0, b = find(theirs, mine.front());
@@ -413,23 +491,22 @@ class Blame {
     const bool from_the_start =
         record(i)->events.front().number == 0 && record(j)->events.front().number == 0;
     if (a == mine.size()) {
-      if (!from_the_start) return;  // no overlap: one is more than a whole record behind
+      if (!from_the_start)
+        return std::nullopt;  // no overlap: one is more than a whole record behind
       a = b = 0;
     }
     for (; a < mine.size() && b < theirs.size(); ++a, ++b) {
       if (same_exchange(mine[a]->place, theirs[b]->place)) continue;
-      const std::int64_t us = std::max(mine[a]->us, theirs[b]->us);
-      if (!first || us < first->us) {
-        first = {us, fmt::format(
-                         "{}rank {} issued {} where rank {} issued {}",
-                         a > 0 ? fmt::format("after {} ", exchange_text(mine[a - 1]->place)) : "",
-                         i, exchange_text(mine[a]->place), j, exchange_text(theirs[b]->place))};
-      }
-      return;
+      return Divergence{
+          std::max(mine[a]->us, theirs[b]->us),
+          fmt::format("{}rank {} issued {} where rank {} issued {}",
+                      a > 0 ? fmt::format("after {} ", exchange_text(mine[a - 1]->place)) : "", i,
+                      exchange_text(mine[a]->place), j, exchange_text(theirs[b]->place))};
     }
+    return std::nullopt;
   }
 
-  void compare_calls(int i, int j, std::optional<Divergence>& first) const {
+  std::optional<Divergence> compare_calls(int i, int j) const {
     std::map<std::int64_t, const RecordedEvent*> calls;
     for (const RecordedEvent& event : record(i)->events) {
       if (event.event == FlightEvent::kCall) calls[event.place.round] = &event;
@@ -438,12 +515,11 @@ class Blame {
       if (event.event != FlightEvent::kCall) continue;
       const auto it = calls.find(event.place.round);
       if (it == calls.end() || it->second->what == event.what) continue;
-      const std::int64_t us = std::max(event.us, it->second->us);
-      if (!first || us < first->us)
-        first = {us, fmt::format("rank {} called {} where rank {} called {}", i,
-                                 call_text(*it->second), j, call_text(event))};
-      return;
+      return Divergence{std::max(event.us, it->second->us),
+                        fmt::format("rank {} called {} where rank {} called {}", i,
+                                    call_text(*it->second), j, call_text(event))};
     }
+    return std::nullopt;
   }
 
   std::optional<Divergence> find_divergence() const {
@@ -451,18 +527,15 @@ class Blame {
     for (int i = 0; i < ranks(); ++i) {
       for (int j = i + 1; j < ranks(); ++j) {
         if (!record(i) || !record(j)) continue;
-        compare_exchanges(i, j, first);
-        compare_calls(i, j, first);
+        for (const auto& found : {compare_exchanges(i, j), compare_calls(i, j)})
+          if (found && (!first || found->us < first->us)) first = found;
       }
     }
     if (first) return first;
     // Two ranks that wait for each other, one in a call and one in an exchange.
     for (const auto& [i, culprits] : culprits_) {
       for (const int j : culprits) {
-        const auto back = culprits_.find(j);
-        if (back == culprits_.end() ||
-            std::find(back->second.begin(), back->second.end(), i) == back->second.end())
-          continue;
+        if (!contains(awaited_by(j), i)) continue;
         if (at(i).wait->event == at(j).wait->event && at(i).wait_text() == at(j).wait_text())
           continue;
         const auto verb_of = [&](int rank) {

@@ -19,6 +19,8 @@ using nlohmann::json;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0, kMiB = 1024.0 * 1024.0;
 
+std::string text_of(const json& facts, const char* key) { return facts.at(key).get<std::string>(); }
+
 std::string gib(double bytes) { return fmt::format("{:.3g} GiB", bytes / kGiB); }
 
 /// The ranks of each host, in the order of their first ranks.
@@ -31,8 +33,7 @@ std::vector<Host> hosts_of(const std::vector<json>& ranks) {
   std::vector<Host> hosts;
   for (const json& rank : ranks) {
     const std::string name = rank.at("host");
-    auto host =
-        std::find_if(hosts.begin(), hosts.end(), [&](const Host& h) { return h.name == name; });
+    auto host = std::ranges::find(hosts, name, &Host::name);
     if (host == hosts.end()) host = hosts.insert(hosts.end(), {name, {}});
     host->ranks.push_back(&rank);
   }
@@ -69,17 +70,15 @@ class Look {
  private:
   void add(Level level, const char* check, std::string text, std::string remedy = "") {
     // A check is reported as good only if it has no other finding.
-    if (level == Level::kGood && std::any_of(found_.begin(), found_.end(),
-                                             [&](const Finding& f) { return f.check == check; }))
+    if (level == Level::kGood && std::ranges::find(found_, check, &Finding::check) != found_.end())
       return;
     found_.push_back({level, check, std::move(text), std::move(remedy)});
   }
   bool several() const { return hosts_.size() > 1; }
   /// The first rank whose fact differs from rank 0's.
   const json* other(const char* key) const {
-    const auto at = std::find_if(ranks_.begin(), ranks_.end(), [&](const json& rank) {
-      return rank.at(key) != ranks_.front().at(key);
-    });
+    const auto at = std::ranges::find_if(
+        ranks_, [&](const json& rank) { return rank.at(key) != ranks_.front().at(key); });
     return at == ranks_.end() ? nullptr : &*at;
   }
 
@@ -89,23 +88,19 @@ class Look {
       if (!rank) continue;
       add(Level::kFault, "versions",
           fmt::format("{} of rank {} on {} is {}, of rank 0 {}", key, rank->at("rank").dump(),
-                      rank->at("host").get<std::string>(), rank->at(key).get<std::string>(),
-                      ranks_.front().at(key).get<std::string>()),
+                      text_of(*rank, "host"), text_of(*rank, key), text_of(ranks_[0], key)),
           "install the same build on every host");
       return;
     }
     add(Level::kGood, "versions",
-        fmt::format("starling {} ({}), {}", ranks_[0].at("version").get<std::string>(),
-                    ranks_[0].at("commit").get<std::string>(),
-                    ranks_[0].at("mpi").get<std::string>()));
+        fmt::format("starling {} ({}), {}", text_of(ranks_[0], "version"),
+                    text_of(ranks_[0], "commit"), text_of(ranks_[0], "mpi")));
     if (const json* rank = other("cpu")) {
       add(Level::kWarning, "processors",
-          fmt::format("rank 0 computes with {}, rank {} with {}",
-                      ranks_[0].at("cpu").get<std::string>(), rank->at("rank").dump(),
-                      rank->at("cpu").get<std::string>()),
+          fmt::format("rank 0 computes with {}, rank {} with {}", text_of(ranks_[0], "cpu"),
+                      rank->at("rank").dump(), text_of(*rank, "cpu")),
           "numbers agree to rounding, not to the bit; STARLING_CPU_ISA=avx2 (or scalar) on all "
-          "makes "
-          "them do the same");
+          "makes them do the same");
     }
   }
   void mpi() {
@@ -136,7 +131,7 @@ class Look {
       }
       if (count > std::max(usable, 1) && count > all) {
         add(Level::kWarning, "cores",
-            fmt::format("{}: {} ranks share {} core{}", host.name, count, all, all == 1 ? "" : "s"),
+            fmt::format("{}: {} ranks share {}", host.name, count, counted(all, "core")),
             "start as many ranks as cores, or fewer with several threads each");
       }
     }
@@ -158,8 +153,8 @@ class Look {
       const auto count = static_cast<double>(host.ranks.size());
       if (main / count < kGiB) {
         add(Level::kWarning, "memory",
-            fmt::format("{}: {} for {} rank{}", host.name, gib(main), host.ranks.size(),
-                        host.ranks.size() == 1 ? "" : "s"),
+            fmt::format("{}: {} for {}", host.name, gib(main),
+                        counted(std::ssize(host.ranks), "rank")),
             "starling-train CONFIG --dry-run says what a rank takes");
       }
       if (number(host.first(), "open_files") < 1024.0) {
@@ -177,8 +172,8 @@ class Look {
     for (const Host& host : hosts_) {
       std::vector<std::string> addresses = host.first().at("addresses");
       const bool local = !addresses.empty() &&
-                         std::all_of(addresses.begin(), addresses.end(),
-                                     [](const std::string& a) { return a.starts_with("127."); });
+                         std::ranges::all_of(
+                             addresses, [](const std::string& a) { return a.starts_with("127."); });
       if (addresses.empty() || (local && several())) {
         add(several() ? Level::kFault : Level::kWarning, "names",
             addresses.empty()
@@ -197,9 +192,9 @@ class Look {
         if (anew || at->second == host.name) continue;
         add(Level::kFault, "interfaces",
             fmt::format("{} and {} both have {} ({})", at->second, host.name, address,
-                        interface.at("name").get<std::string>()),
+                        text_of(interface, "name")),
             fmt::format("mpirun --mca btl_tcp_if_exclude lo,{0} --mca oob_tcp_if_exclude lo,{0}",
-                        interface.at("name").get<std::string>()));
+                        text_of(interface, "name")));
       }
     }
   }
@@ -210,14 +205,14 @@ class Look {
         const std::string name = interface;
         if (name.empty()) {
           add(Level::kFault, "network",
-              fmt::format("{} has no way to {}", rank.at("host").get<std::string>(), host),
+              fmt::format("{} has no way to {}", text_of(rank, "host"), host),
               "ip route get, a firewall, a cable");
           continue;
         }
         if (name.starts_with("docker") || name.starts_with("virbr") || name.starts_with("br-")) {
           add(Level::kWarning, "network",
-              fmt::format("{} reaches {} by {}, a bridge of containers",
-                          rank.at("host").get<std::string>(), host, name),
+              fmt::format("{} reaches {} by {}, a bridge of containers", text_of(rank, "host"),
+                          host, name),
               "mpirun --mca btl_tcp_if_include with the network that the hosts share");
         }
         for (const auto& each : rank.at("interfaces"))
@@ -262,7 +257,7 @@ class Look {
       } else if (!there.at("locks").get<bool>()) {
         add(Level::kWarning, "folder",
             fmt::format("{}: files in {} cannot be locked ({})", host.name, path,
-                        there.at("file_system").get<std::string>()),
+                        text_of(there, "file_system")),
             "two runs in one output folder are not noticed there");
       }
       if (number(there, "free") < kGiB) {
@@ -276,12 +271,12 @@ class Look {
             "checkpoints of all hosts must be in one folder: use a shared file system");
       }
     }
-    add(Level::kGood, "folder",
-        fmt::format("{}: {}", path, each(hosts_, [](const Host& host) {
-                      const json& there = host.first().at("folder");
-                      return fmt::format("{}, {} free", there.at("file_system").get<std::string>(),
-                                         gib(number(there, "free")));
-                    })));
+    add(Level::kGood, "folder", fmt::format("{}: {}", path, each(hosts_, [](const Host& host) {
+                                              const json& there = host.first().at("folder");
+                                              return fmt::format("{}, {} free",
+                                                                 text_of(there, "file_system"),
+                                                                 gib(number(there, "free")));
+                                            })));
   }
   void gpus() {
     std::set<std::string> kinds;
@@ -289,7 +284,7 @@ class Look {
     for (const json& rank : ranks_) {
       const json& gpu = rank.at("gpu");
       if (gpu.contains("found")) {
-        kinds.insert(gpu.at("found").get<std::string>() + ", " + gpu.at("nccl").get<std::string>());
+        kinds.insert(text_of(gpu, "found") + ", " + text_of(gpu, "nccl"));
       } else if (none.empty()) {
         none = gpu.at("none");
       }
@@ -335,9 +330,8 @@ std::string findings_text(const std::vector<Finding>& findings) {
     faults += finding.level == Level::kFault ? 1 : 0;
     warnings += finding.level == Level::kWarning ? 1 : 0;
   }
-  return shown_lines(text) + fmt::format("{} fault{}, {} warning{}\n", faults,
-                                         faults == 1 ? "" : "s", warnings,
-                                         warnings == 1 ? "" : "s");
+  return shown_lines(text) +
+         fmt::format("{}, {}\n", counted(faults, "fault"), counted(warnings, "warning"));
 }
 
 json findings_json(const std::vector<Finding>& findings, const std::vector<json>& ranks) {

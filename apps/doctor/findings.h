@@ -17,9 +17,8 @@ struct Finding {
 };
 
 /// Evaluates the facts of all ranks: host_facts(), plus `rank`, `ways` (interfaces to the other
-/// hosts), `clock` (seconds that its clock is ahead of rank 0's), `sees_folder` (whether it sees
-/// rank 0's folder), and `warnings` (of the MPI session). `network`: the measured model, if there
-/// is one.
+/// hosts), `clock` (seconds ahead of rank 0's), `sees_folder` (rank 0's), and `warnings` (of the
+/// MPI session). `network`: the measured model, if there is one.
 std::vector<Finding> findings(const std::vector<nlohmann::json>& ranks,
                               const std::optional<NetworkModel>& network);
 /// The findings as text, and as JSON including the facts of the ranks.

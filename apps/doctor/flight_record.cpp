@@ -160,7 +160,7 @@ FlightRecords read_flight_records(const std::string& run) {
     records.earlier.push_back(record.rank);
     return true;
   });
-  std::sort(records.earlier.begin(), records.earlier.end());
+  std::ranges::sort(records.earlier);
   const int ranks = whole.front().ranks;
   for (const FlightRecord& record : whole) {
     if (record.ranks != ranks) {
@@ -169,7 +169,7 @@ FlightRecords read_flight_records(const std::string& run) {
            folder.string(), whole.front().rank, ranks, record.rank, record.ranks);
     }
   }
-  std::sort(records.damaged.begin(), records.damaged.end(), [](const Error& a, const Error& b) {
+  std::ranges::sort(records.damaged, [](const Error& a, const Error& b) {
     return a.parts().where.file < b.parts().where.file;
   });
   records.by_rank.resize(static_cast<std::size_t>(ranks));

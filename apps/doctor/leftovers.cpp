@@ -12,7 +12,6 @@
 #include <iterator>
 #include <set>
 #include <sstream>
-#include <string_view>
 #include <system_error>
 
 #include "core/error.h"
@@ -26,8 +25,8 @@ namespace fs = std::filesystem;
 constexpr std::time_t kYoung = 2;  // seconds
 
 bool numeric(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(),
-                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !name.empty() &&
+         std::ranges::all_of(name, [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
 /// The names in a folder; empty if it cannot be read.
@@ -36,7 +35,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
     names.push_back(at->path().filename());
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
@@ -117,8 +116,7 @@ LeftoverPlaces leftover_places() {
 
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
   std::vector<Leftover> found;
-  // List files before processes: a file that is created and mapped in between is not considered
-  // abandoned.
+  // Files before processes: one that is created and mapped in between is not abandoned.
   std::vector<Leftover> segments;
   for (const std::string& name : names_in(places.shared_memory)) {
     if (name.starts_with("vader_segment.") || name.starts_with("sm_segment."))

@@ -6,8 +6,7 @@
 
 namespace starling {
 
-/// A file or folder of Open MPI 4 or 5 that a job did not remove, since its launcher or ranks were
-/// killed.
+/// A file or folder of Open MPI 4 or 5 whose job was killed before it removed it.
 struct Leftover {
   std::string path;
   std::int64_t bytes = 0;
@@ -20,17 +19,15 @@ struct LeftoverPlaces {
   std::string shared_memory = "/dev/shm";
   std::string temporary;  ///< has the launchers' folders, ompi.HOST.USER/pid.N
   std::string processes = "/proc";
-  /// The kernel's host name. Files named for other hosts are kept, since folders may be shared by
-  /// hosts and containers
+  /// The kernel's host name. Files named for others are kept: folders may be shared
   std::string host;
 };
 /// The places on this host, with $TMPDIR, or /tmp.
 LeftoverPlaces leftover_places();
 
-/// Finds files of this host that no running process uses, of this user and of others (which are
-/// kept): segments that no process has mapped, and folders whose launcher has ended. A launcher is
-/// identified by its number in any PID namespace visible from here, such as a container's. Files
-/// must be older than two seconds, since a starting job creates files before it uses them.
+/// Finds what no running process uses, of this user and of others (which is kept): segments that no
+/// process has mapped, and folders whose launcher, by its number in any PID namespace visible from
+/// here, has ended. They are older than two seconds: a job creates files before it uses them.
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places);
 
 /// Removes them unless `kept` is set; if that fails, sets `kept` to the reason.
