@@ -4,9 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/reports/live.h"
 #include "apps/reports/page.h"
-#include "apps/reports/samples.h"
 #include "apps/training/output/arguments.h"
 #include "core/console.h"
 #include "core/error.h"

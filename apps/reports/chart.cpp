@@ -1,10 +1,10 @@
 #include "apps/reports/chart.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <iterator>
 #include <limits>
 
@@ -107,6 +107,16 @@ std::string shown_number(const Chart& chart, double value) {
 
 }  // namespace
 
+std::string table_row(const std::vector<std::string>& cells) {
+  return fmt::format("<tr><td>{}</td></tr>", fmt::join(cells, "</td><td>"));
+}
+
+std::string table_head(const std::vector<std::string>& names, std::string_view kind) {
+  return fmt::format("<table{}><thead><tr><th>{}</th></tr></thead><tbody>",
+                     kind.empty() ? "" : fmt::format(" class=\"{}\"", kind),
+                     fmt::join(names, "</th><th>"));
+}
+
 std::string html_text(const std::string& text) { return escaped(shown(text, 200)); }
 std::string html_lines(const std::string& text) { return escaped(text); }
 
@@ -192,19 +202,18 @@ std::string draw_lines(const Chart& chart, const std::vector<ChartLine>& lines) 
 }
 
 std::string lines_table(const Chart& chart, const std::vector<ChartLine>& lines) {
-  std::string html = "<table><thead><tr><th>run</th><th>" + html_text(chart.x_label) + "</th><th>" +
-                     html_text(chart.y_label) + "</th></tr></thead><tbody>";
+  std::string html = table_head({"run", html_text(chart.x_label), html_text(chart.y_label)});
   const std::size_t rows = std::max<std::size_t>(4, kRows / std::max<std::size_t>(lines.size(), 1));
   for (const ChartLine& line : lines) {
     const std::size_t count = std::min(line.x.size(), line.y.size());
     const std::size_t shown_rows = std::min(rows, count);
     for (std::size_t k = 0; k < shown_rows; ++k) {
       const std::size_t i = shown_rows > 1 ? k * (count - 1) / (shown_rows - 1) : count - 1;
-      html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>", html_text(line.label),
-                          number_text(line.x[i]), shown_number(chart, line.y[i]));
+      html += table_row(
+          {html_text(line.label), number_text(line.x[i]), shown_number(chart, line.y[i])});
     }
   }
-  return html + "</tbody></table>\n";
+  return html + kTableEnd + "\n";
 }
 
 std::string draw_tiles(const Tiles& tiles) {

@@ -1,4 +1,4 @@
-#include "apps/reports/live.h"
+#include "apps/reports/page.h"
 
 #include <fmt/format.h>
 #include <httplib.h>

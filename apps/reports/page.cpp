@@ -10,7 +10,6 @@
 
 #include "apps/reports/chart.h"
 #include "apps/reports/style.h"
-#include "apps/reports/timeline.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/quantity.h"
@@ -44,6 +43,20 @@ void flatten(const nlohmann::json& json, const std::string& path,
 bool is_share(const std::string& field) {
   return field.find("accuracy") != std::string::npos || field.find("top5") != std::string::npos ||
          field.ends_with("f1");
+}
+
+/// Fields of tests, test_accuracy first, that any of the runs has.
+std::vector<std::string> test_fields(const Runs& runs) {
+  std::vector<std::string> fields;
+  for (const auto& run : runs) {
+    for (const auto& [field, series] : run->series()) {
+      if (!field.starts_with("test_") || series.value.empty()) continue;
+      if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
+    }
+  }
+  std::ranges::stable_sort(
+      fields, [](const std::string& a, const std::string& b) { return is_share(a) > is_share(b); });
+  return fields;
 }
 
 /// A run's colour before its name; after eight runs a ring of it, whose curves are dashed.
@@ -123,7 +136,7 @@ std::string waits_figure(const RunLog& run, std::size_t number) {
               .values = std::vector<std::vector<double>>(ranks, std::vector<double>(columns)),
               .high = 1e-9,
               .text = columns <= 16};
-  std::string table = "<table><thead><tr><th>rank</th><th>mean wait, ms a step</th></tr></thead>";
+  std::string table = table_head({"rank", "mean wait, ms a step"});
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     tiles.rows.push_back(std::to_string(rank));
     double all = 0.0;
@@ -136,14 +149,14 @@ std::string waits_figure(const RunLog& run, std::size_t number) {
       tiles.values[rank][c] = sum / static_cast<double>(end - begin);
       tiles.high = std::max(tiles.high, tiles.values[rank][c]);
     }
-    table += fmt::format("<tr><td>{}</td><td>{}</td></tr>", rank,
-                         number_text(all / static_cast<double>(waits.size())));
+    table +=
+        table_row({std::to_string(rank), number_text(all / static_cast<double>(waits.size()))});
   }
   for (std::size_t c = 0; c < columns; ++c)
     tiles.columns.push_back(number_text(run.waits_at()[(c + 1) * waits.size() / columns - 1]));
   Figure figure(fmt::format("waits-{}", number), "Waits of each rank: " + run.name);
   figure.picture(draw_tiles(tiles));
-  figure.numbers(table + "</table>");
+  figure.numbers(table + kTableEnd);
   return figure.finish();
 }
 
@@ -160,13 +173,11 @@ std::string unbroken(std::string text) {
 }
 
 std::string runs_table(const Runs& runs, const std::vector<std::string>& fields) {
-  std::string html =
-      "<div class=\"scroll\"><table class=\"runs\"><thead><tr><th>run</th><th>state</th>"
-      "<th>step</th><th>ranks</th><th>algorithm</th><th>topology</th><th>loss</th>";
-  for (const std::string& field : fields) html += "<th>" + breakable(field) + "</th>";
-  html +=
-      "<th>training</th><th>samples/s</th><th>consensus distance</th><th>memory, MiB</th>"
-      "<th>version</th></tr></thead><tbody>";
+  std::vector<std::string> head{"run", "state", "step", "ranks", "algorithm", "topology", "loss"};
+  for (const std::string& field : fields) head.push_back(breakable(field));
+  for (const char* name : {"training", "samples/s", "consensus distance", "memory, MiB", "version"})
+    head.emplace_back(name);
+  std::string html = "<div class=\"scroll\">" + table_head(head, "runs");
   for (std::size_t r = 0; r < runs.size(); ++r) {
     const RunLog& run = *runs[r];
     const auto last = [&](const std::string& field) {
@@ -175,24 +186,27 @@ std::string runs_table(const Runs& runs, const std::vector<std::string>& fields)
       const double value = series.value.back();
       return is_share(field) ? fmt::format("{:.2f}&nbsp;%", 100.0 * value) : number_text(value);
     };
-    html += fmt::format("<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td>", key_of(r),
-                        html_text(run.name), run.state(), run.last_step(), run.ranks());
-    html += fmt::format("<td>{}</td><td>{}</td><td>{}</td>",
-                        breakable(text_at(run.config(), "/sync/algorithm/type")),
-                        breakable(text_at(run.config(), "/sync/topology/type")), last("loss"));
-    for (const std::string& field : fields) html += "<td>" + last(field) + "</td>";
+    std::vector<std::string> cells{key_of(r) + html_text(run.name),
+                                   run.state(),
+                                   std::to_string(run.last_step()),
+                                   std::to_string(run.ranks()),
+                                   breakable(text_at(run.config(), "/sync/algorithm/type")),
+                                   breakable(text_at(run.config(), "/sync/topology/type")),
+                                   last("loss")};
+    for (const std::string& field : fields) cells.push_back(last(field));
     const Series& loss = run.series("loss");
     const auto bytes = run.summary().find("peak_memory_bytes");
-    html += fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>",
-                        loss.seconds.empty() ? "–" : unbroken(quantity(loss.seconds.back(), "s")),
-                        last("samples_per_second"), last("consensus_distance"),
-                        bytes == run.summary().end() || !bytes->is_number()
-                            ? "–"
-                            : number_text(bytes->get<double>() / (1 << 20)),
-                        html_text(text_at(run.summary(), "/version")),
-                        html_text(text_at(run.summary(), "/commit", "").substr(0, 8)));
+    cells.push_back(loss.seconds.empty() ? "–" : unbroken(quantity(loss.seconds.back(), "s")));
+    cells.push_back(last("samples_per_second"));
+    cells.push_back(last("consensus_distance"));
+    cells.push_back(bytes == run.summary().end() || !bytes->is_number()
+                        ? "–"
+                        : number_text(bytes->get<double>() / (1 << 20)));
+    cells.push_back(html_text(text_at(run.summary(), "/version")) + " " +
+                    html_text(text_at(run.summary(), "/commit", "").substr(0, 8)));
+    html += table_row(cells);
   }
-  return html + "</tbody></table></div>\n";
+  return html + kTableEnd + "</div>\n";
 }
 
 std::string differences_table(const Runs& runs) {
@@ -200,16 +214,16 @@ std::string differences_table(const Runs& runs) {
   const std::vector<Difference> all = differences(runs);
   std::string html = "<h2 id=\"differences\">Where the configs differ</h2>\n";
   if (all.empty()) return html + "<p>They are the same.</p>\n";
-  html += "<div class=\"scroll\"><table class=\"differences\"><thead><tr><th>key</th>";
+  std::vector<std::string> head{"key"};
   for (std::size_t r = 0; r < runs.size(); ++r)
-    html += "<th>" + key_of(r) + html_text(runs[r]->name) + "</th>";
-  html += "</tr></thead><tbody>";
+    head.push_back(key_of(r) + html_text(runs[r]->name));
+  html += "<div class=\"scroll\">" + table_head(head, "differences");
   for (const Difference& difference : all) {
-    html += "<tr><td><code>" + html_text(difference.key) + "</code></td>";
-    for (const std::string& value : difference.values) html += "<td>" + html_text(value) + "</td>";
-    html += "</tr>";
+    std::vector<std::string> cells{"<code>" + html_text(difference.key) + "</code>"};
+    for (const std::string& value : difference.values) cells.push_back(html_text(value));
+    html += table_row(cells);
   }
-  return html + "</tbody></table></div>\n";
+  return html + kTableEnd + "</div>\n";
 }
 
 /// The rounds of each topology that the runs use, with how many ranks.
@@ -233,11 +247,13 @@ std::string topologies_part(const Runs& runs) {
       std::string svg = topology_svg(*topology, report, title);
       svg.insert(svg.find("<svg ") + 5, "class=\"topology\" ");
       figure.picture(svg);
-      figure.numbers(fmt::format(
-          "<table><tr><td>period</td><td>{}</td></tr><tr><td>spectral gap</td><td>{}</td></tr>"
-          "<tr><td>rounds to consensus</td><td>{}</td></tr></table>",
-          topology->period(), number_text(report.spectral_gap),
-          report.rounds_to_consensus ? std::to_string(*report.rounds_to_consensus) : "–"));
+      figure.numbers(
+          "<table>" + table_row({"period", std::to_string(topology->period())}) +
+          table_row({"spectral gap", number_text(report.spectral_gap)}) +
+          table_row({"rounds to consensus", report.rounds_to_consensus
+                                                ? std::to_string(*report.rounds_to_consensus)
+                                                : "–"}) +
+          "</table>");
     } catch (const Error& error) {
       figure.picture("<p class=\"none\">not drawn: " + html_text(error.what()) + "</p>");
     }
@@ -279,9 +295,7 @@ std::string classes_figure(const RunLog& run, std::size_t number) {
               .columns = confusion.classes,
               .values = confusion.counts,
               .text = confusion.counts.size() <= 12};
-  std::string table =
-      "<table><thead><tr><th>class</th><th>samples</th><th>recognised</th><th>most often taken "
-      "for</th></tr></thead><tbody>";
+  std::string table = table_head({"class", "samples", "recognised", "most often taken for"});
   for (std::size_t r = 0; r < tiles.values.size(); ++r) {
     std::vector<double>& row = tiles.values[r];
     double sum = 0.0;
@@ -293,18 +307,18 @@ std::string classes_figure(const RunLog& run, std::size_t number) {
     const auto name = [&](std::size_t c) {
       return c < confusion.classes.size() ? html_text(confusion.classes[c]) : std::to_string(c);
     };
-    table += fmt::format(
-        "<tr><td>{}</td><td>{:.0f}</td><td>{}</td><td>{}</td></tr>", name(r), sum,
-        sum > 0.0 && r < row.size() ? fmt::format("{:.2f} %", 100.0 * row[r] / sum) : "–",
-        row.empty() || row[other] == 0.0 ? "–"
-                                         : fmt::format("{} ({:.0f})", name(other), row[other]));
+    table += table_row(
+        {name(r), fmt::format("{:.0f}", sum),
+         sum > 0.0 && r < row.size() ? fmt::format("{:.2f} %", 100.0 * row[r] / sum) : "–",
+         row.empty() || row[other] == 0.0 ? "–"
+                                          : fmt::format("{} ({:.0f})", name(other), row[other])});
     if (sum > 0.0)
       for (double& count : row) count = 100.0 * count / sum;
   }
   tiles.high = 100.0;
   Figure figure(fmt::format("classes-{}", number), "Classes, % of each true one: " + run.name);
   figure.picture(draw_tiles(tiles));
-  figure.numbers(table + "</tbody></table>");
+  figure.numbers(table + kTableEnd);
   return figure.finish();
 }
 
@@ -320,8 +334,8 @@ std::string text_at(const nlohmann::json& json, const char* path, const char* no
 
 void name_runs(Runs& runs) {
   for (const auto& run : runs) {
-    const auto same = std::count_if(runs.begin(), runs.end(),
-                                    [&](const auto& other) { return other->name == run->name; });
+    const auto same =
+        std::ranges::count_if(runs, [&](const auto& other) { return other->name == run->name; });
     if (same < 2) continue;
     for (const auto& other : runs) {
       if (other != run && other->name == run->name) other->name = other->folder();
@@ -352,20 +366,6 @@ std::vector<Difference> differences(const Runs& runs) {
   return result;
 }
 
-std::vector<std::string> test_fields(const Runs& runs) {
-  std::vector<std::string> fields;
-  for (const auto& run : runs) {
-    for (const auto& [field, series] : run->series()) {
-      if (!field.starts_with("test_") || series.value.empty()) continue;
-      if (std::find(fields.begin(), fields.end(), field) == fields.end()) fields.push_back(field);
-    }
-  }
-  std::stable_sort(fields.begin(), fields.end(), [](const std::string& a, const std::string& b) {
-    return is_share(a) > is_share(b);
-  });
-  return fields;
-}
-
 std::vector<FieldText> drawn_fields(const Runs& runs) {
   // What the page shows elsewhere, or under another name
   std::set<std::string> known{
@@ -393,8 +393,8 @@ std::vector<FieldText> drawn_fields(const Runs& runs) {
       if (known.insert(field).second) fields.push_back({field, field, field});
   }
   std::erase_if(fields, [&](const FieldText& field) {
-    return std::all_of(runs.begin(), runs.end(),
-                       [&](const auto& run) { return run->series(field.field).value.empty(); });
+    return std::ranges::all_of(
+        runs, [&](const auto& run) { return run->series(field.field).value.empty(); });
   });
   return fields;
 }

@@ -8,9 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <utility>
 
-#include "apps/training/output/folder_lock.h"
+#include "apps/training/output/output_file.h"
 #include "core/config.h"
 #include "core/csv.h"
 #include "core/error.h"

@@ -9,9 +9,8 @@
 
 namespace starling {
 
-/// A field of metrics.jsonl over a run: as many numbers in each list. `seconds` are training's,
-/// without tests and checkpoints; `bytes` are what all ranks had sent, and empty where the run does
-/// not say.
+/// A field of metrics.jsonl over a run: as many numbers in each list. `seconds` are training's;
+/// `bytes` are what all ranks had sent, and empty where the run does not say.
 struct Series {
   std::vector<double> step, seconds, bytes, value;
 };
@@ -20,9 +19,8 @@ struct Series {
 /// data. A field that is made of lines that say both.
 inline constexpr const char* kUtilization = "utilization";
 
-/// What a run's folder says of the run: its config, its metrics and its end. A run that has only
-/// begun, or is under way, has less; half a line at the end of its metrics is left for the next
-/// refresh().
+/// What a run's folder says of the run: its config, its metrics and its end. One under way has
+/// less; half a line at the end of its metrics is left for the next refresh().
 class RunLog {
  public:
   /// Error(kUsage) where the folder is none, or holds no run.

@@ -1,4 +1,4 @@
-#include "apps/reports/samples.h"
+#include "apps/reports/page.h"
 
 #include <fmt/format.h>
 

@@ -50,8 +50,7 @@ summary{cursor:pointer;font-size:12px;color:var(--soft)}
 @media print{:root{--back:#fff;--card:#fff;--text:#000;--soft:#333;--rule:#ccc}body{max-width:none}figure{break-inside:avoid}details,.axes>label{display:none}}
 )css";
 
-/// Every two seconds: the page's content anew, with what was chosen and opened kept so; and a word
-/// on whether the runs go on.
+/// Every two seconds the page's content anew, with what was chosen and opened kept so.
 inline constexpr const char* kFollowScript = R"js(
 const main=document.getElementById('main'),state=document.getElementById('state');let tag='';
 async function look(){

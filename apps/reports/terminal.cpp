@@ -16,7 +16,7 @@ namespace {
 /// Characters of a text in UTF-8.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+      std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 std::string padded(const std::string& text, std::size_t width, bool right = false) {

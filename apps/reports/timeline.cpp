@@ -1,4 +1,4 @@
-#include "apps/reports/timeline.h"
+#include "apps/reports/page.h"
 
 #include <fmt/format.h>
 
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "apps/reports/chart.h"
-#include "apps/reports/page.h"
 #include "core/text.h"
 
 namespace starling {
@@ -59,7 +58,7 @@ std::pair<double, double> excerpt(const std::map<Lane, std::vector<Span>>& lanes
         ends.push_back(span.end);
     }
   }
-  std::sort(ends.begin(), ends.end());
+  std::ranges::sort(ends);
   if (ends.size() < 3) return {first + 0.45 * (last - first), first + 0.55 * (last - first)};
   const std::size_t middle = std::min(ends.size() / 2, ends.size() - 3);
   return {ends[middle], ends[middle + 2]};
@@ -84,8 +83,7 @@ std::string draw_timeline(const RunLog& run) {
   const auto events = json.is_object() ? json.find("traceEvents") : json.end();
   if (!json.is_object() || events == json.end() || !events->is_array())
     return note("is no whole timeline");
-  // Another run may have been traced into the same file, or one of the reader's folder has its
-  // name.
+  // Another run may have been traced into the same file, or the folder is another's now.
   const auto of = json.find("otherData");
   const auto said = [&](const char* key) {
     return of != json.end() && of->is_object() ? text_at(*of, key, "") : "";
@@ -121,7 +119,7 @@ std::string draw_timeline(const RunLog& run) {
     return kTimeLeft + (kTimeWidth - kTimeLeft - 6.0) * (us - from) / (to - from);
   };
   for (auto& [lane, spans] : lanes) {
-    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    std::ranges::sort(spans, [](const Span& a, const Span& b) {
       return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
     });
     std::vector<double> open;  // ends of the spans around
