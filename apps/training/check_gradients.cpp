@@ -25,7 +25,7 @@ constexpr std::int64_t kSamples = 4;
 constexpr int kDirections = 2;
 /// Lengths of steps along a direction, over the size of what is changed: a kink that a long one
 /// crosses, a short one may not. A wrong gradient is off at all.
-constexpr double kSteps[] = {1e-4, 1e-5, 1e-6, 1e-7, 1e-8};
+constexpr double kStepLengths[] = {1e-4, 1e-5, 1e-6, 1e-7, 1e-8};
 constexpr double kMoved = 0.01;  ///< of an input, over its size
 /// Below this share of the output's norm a gradient is compared with that
 constexpr double kNothing = 1e-4;
@@ -159,7 +159,7 @@ class Comparison {
       const Numbers along = draw(from.size());
       const double told = dot(gradient, along);
       double least = std::numeric_limits<double>::infinity();
-      for (const double share : kSteps) {
+      for (const double share : kStepLengths) {
         const double step = share * size;
         Numbers difference = at(along, step);
         const Numbers before = at(along, -step);

@@ -11,8 +11,7 @@
 #include "core/log.h"
 #include "core/text.h"
 
-// Checks of a trainer: whether all parameters were updated, non-finite numbers, and differences
-// from a checkpoint.
+// Checks of a trainer: parameters that were not updated, numbers, differences from a checkpoint.
 namespace starling {
 
 void Trainer::note_beginning() {
@@ -47,9 +46,7 @@ void Trainer::check_updated() const {
         continue;
       }
       const std::vector<double> gradient = host_numbers(slot.parameter->grad);
-      if (std::all_of(gradient.begin(), gradient.end(),
-                      [](double number) { return number == 0.0; }))
-        continue;
+      if (std::ranges::all_of(gradient, [](double number) { return number == 0.0; })) continue;
       fail(ExitCode::kUsage, "algorithm",
            {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
            "after {} bucket {} is as it was, though its parameter {} has a gradient; the "

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -83,7 +82,7 @@ void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples
   given.backend().copy_to_host(output.targets, labels.data());
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const std::span<const double> row(scores.data() + i * classes, classes);
-    const auto best = std::max_element(row.begin(), row.end());
+    const auto best = std::ranges::max_element(row);
     double sum = 0.0;
     for (const double score : row) sum += std::exp(score - *best);
     const bool number = !std::isnan(sum);
@@ -98,8 +97,7 @@ void add_outputs(const TaskOutput& output, std::span<const std::int64_t> samples
   }
 }
 
-/// The samples of all ranks as comma-separated values, those with the largest loss first. On rank
-/// 0; collective.
+/// The samples of all ranks as CSV, those with the largest loss first, on rank 0. Collective.
 std::string samples_csv(const std::vector<SampleOutput>& own, const DataSettings& data,
                         Dataset::Split split, bool classes, World& world) {
   const std::string mine(reinterpret_cast<const char*>(own.data()),
@@ -113,7 +111,7 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const DataSettings
     all.resize(before + part.size() / sizeof(SampleOutput));
     std::memcpy(all.data() + before, part.data(), part.size());
   }
-  std::sort(all.begin(), all.end(), [](const SampleOutput& a, const SampleOutput& b) {
+  std::ranges::sort(all, [](const SampleOutput& a, const SampleOutput& b) {
     // What is no number is the worst.
     const bool none = std::isnan(a.loss), other_none = std::isnan(b.loss);
     if (none != other_none) return none;

@@ -13,13 +13,11 @@ namespace starling {
 
 /// A line for each class: name, number of test samples, and how many were classified correctly.
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names);
-/// The confusion counts as comma-separated values: rows are the true classes, columns the predicted
-/// ones, both with their names. With more than Confusions::kMostInTable classes: a line for each
-/// pair that occurred, "true class,predicted class,samples".
+/// The confusion counts as CSV: rows are true classes, columns predicted ones. With more than
+/// Confusions::kMostInTable: a line "true class,predicted class,samples" for each pair.
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names);
 
-/// --evaluate: tests the file's model on the config's data, on all ranks. Rank 0 prints the result;
-/// the last line is JSON.
+/// --evaluate: tests the file's model on the config's data. Rank 0 prints the result, JSON last.
 ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend,
                         Transport& transport);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "apps/training/async_sum.h"
@@ -16,7 +15,6 @@
 #include "layers/functions.h"
 
 namespace starling {
-
 namespace {
 
 /// What ranks tell each other while they test, without waiting: each vote is read when it is there,
@@ -25,8 +23,7 @@ class Votes {
  public:
   Votes(Transport& transport, Backend& backend, const std::function<bool()>& stop)
       : transport_(transport), stop_(stop), sum_(transport, backend, 3) {}
-  /// Whether the test ends here, on all ranks. `through`: this rank has no further batch; then it
-  /// waits for the others.
+  /// Whether the test ends here, on all ranks; waits for the others if it is `through` here.
   bool end(bool through, bool failed) {
     const bool stops = stop_ && stop_();
     std::vector<double> told{through ? 1.0 : 0.0, stops ? 1.0 : 0.0, failed ? 1.0 : 0.0};
@@ -149,8 +146,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   result.confusion = confusions->total(transport.world());
   for (MetricValue& value : class_means(result.confusion)) {
     const auto same = [&](const MetricValue& other) { return other.name == value.name; };
-    if (std::none_of(result.values.begin(), result.values.end(),
-                     same))  // a metric's own is its own
+    if (std::ranges::none_of(result.values, same))  // a metric's own is its own
       result.values.push_back(std::move(value));
   }
   return result;

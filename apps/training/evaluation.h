@@ -29,10 +29,9 @@ struct EvaluationResult {
 };
 
 /// Tests the current model on all ranks' parts of the test set; the result is equal on every rank.
-/// If the loader has several views of an image, their mean output is used. AgreedError on all ranks
-/// if samples cannot be read on one, or if all samples are left out. If `stop` returns true on any
-/// rank, all abort the test some batches later. Collective. `each` is called with the outputs of
-/// each batch and the indices of its samples.
+/// Of several views of an image the mean output is used. AgreedError if samples cannot be read, or
+/// all are left out. If `stop` returns true on any rank, all abort some batches later. Collective.
+/// `each` is called with the outputs of each batch and the indices of its samples.
 using EachOutput =
     std::function<void(const TaskOutput& output, std::span<const std::int64_t> samples)>;
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader,
@@ -42,10 +41,9 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
 /// A rank's contribution to a weighted mean over ranks: the tensor itself for a weight of 1.
 Tensor share_of(const Tensor& tensor, double weight);
 
-/// During its lifetime the model's tensors, including low-precision copies, are those of the mean
-/// over all ranks to be evaluated, in separate memory; afterwards this rank's own again, unchanged.
-/// Of divided buckets rank 0 alone has the values of matrices, in host memory.
-/// Collective; does not use receive buffers of exchanges.
+/// During its lifetime the model's tensors, low-precision copies too, are those of the mean over
+/// all ranks, in separate memory; afterwards this rank's own again. Of divided buckets rank 0 alone
+/// has the values of matrices, in host memory. Collective; uses no receive buffers of exchanges.
 class MeanModelScope {
  public:
   /// `replica`: whose ranks share the means, which each makes a part of; null: each rank has all.
@@ -54,16 +52,14 @@ class MeanModelScope {
   MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport,
                  Replica* replica = nullptr, double weight = 1.0,
                  const EvaluatedModel& evaluated = {});
-  /// For other tensors than the parameters: one per bucket with its layout, and floating-point
-  /// buffers, one for each of the model's.
+  /// For other tensors than the parameters: one per bucket, and one for each of the buffers.
   MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
                  Transport& transport, Replica* replica, double weight,
                  const std::vector<Tensor>& parameters, const std::vector<Tensor>& model_buffers);
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
-  /// Runs `measure`, which sets the model's floating-point buffers to new tensors, and averages
-  /// those over ranks. Collective.
+  /// Runs `measure`, which sets new buffers, and averages them over ranks. Collective.
   void replace_buffers(const std::function<void()>& measure);
   /// sqrt(mean_i ‖x_i - x̄‖²) of the trained parameters.
   double consensus_distance() const { return consensus_; }

@@ -24,9 +24,8 @@ class HostBytes {
 /// A tensor's elements, in memory order.
 std::vector<double> host_numbers(const Tensor& tensor);
 
-/// `check_numbers`: Error(kDiverged) if an element is not finite, with `key` (a layer or tensor),
-/// `what` of it, and the rank and step. Waits for the device. Ignores tensors of integers and of
-/// the meta backend.
+/// `check_numbers`: Error(kDiverged) if an element is not finite, with `key` (a layer or tensor)
+/// and `what` of it. Waits for the device. Ignores integers and the meta backend.
 void check_finite(const Tensor& tensor, const std::string& key, const std::string& what, int rank,
                   std::int64_t step);
 

@@ -21,8 +21,7 @@
 namespace starling {
 namespace {
 
-/// Share of the smoothed loss that stays at a step, and how many times the least ends the test: as
-/// in fastai.
+/// Share of the smoothed loss that stays at a step, and how many times the least ends the test.
 constexpr double kSmoothing = 0.98, kMostRise = 4.0;
 
 constexpr std::string_view kRatesBegin = "step,lr,loss,smoothed_loss\n";
@@ -142,8 +141,8 @@ std::optional<RangeFindings> findings_of(const std::vector<RangePoint>& points) 
                           static_cast<double>(width));
     lines.push_back(line_through(near));
   }
-  const auto least = static_cast<std::size_t>(
-      std::min_element(found.curve.begin(), found.curve.end()) - found.curve.begin());
+  const auto least =
+      static_cast<std::size_t>(std::ranges::min_element(found.curve) - found.curve.begin());
   found.least = found.rates[least];
   found.still_falling = least + width / 2 + 1 >= losses.size();
   double steepest = 0.0;

@@ -8,7 +8,6 @@
 #include <ctime>
 #include <filesystem>
 
-#include "apps/training/output/output_file.h"
 #include "apps/training/state/checkpoint.h"
 #include "core/console.h"
 #include "core/error.h"
@@ -29,8 +28,7 @@ std::string default_folder(const std::string& config) {
   std::string folder = base;
   std::error_code error;
   fs::create_directories("runs", error);
-  // The folder is made here and now, so that of two runs that begin in the same second each has its
-  // own.
+  // It is made here and now: of two runs that begin in the same second each has its own.
   for (int i = 2; !fs::create_directory(folder, error) && !error; ++i)
     folder = fmt::format("{}-{}", base, i);
   return folder;
@@ -46,8 +44,7 @@ bool holds_files(const std::string& folder) {
   return false;
 }
 
-/// Removes what a run that was killed in the midst of writing has left; this one has the folder's
-/// lock.
+/// Removes what a run that was killed while writing has left; this one has the folder's lock.
 void remove_unfinished(const std::string& folder) {
   std::error_code error, ignored;
   for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();

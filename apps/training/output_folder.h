@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "apps/training/config/options.h"
-#include "apps/training/output/folder_lock.h"
+#include "apps/training/output/output_file.h"
 
 namespace starling {
 

@@ -21,7 +21,6 @@
 #include "apps/training/check_gradients.h"
 #include "apps/training/config/given_config.h"
 #include "apps/training/config/graph_plan.h"
-#include "apps/training/config/options.h"
 #include "apps/training/config/plugins.h"
 #include "apps/training/device/device.h"
 #include "apps/training/estimates/report.h"
@@ -31,7 +30,6 @@
 #include "apps/training/output/version.h"
 #include "apps/training/output_folder.h"
 #include "apps/training/rejoining.h"
-#include "apps/training/resume.h"
 #include "apps/training/state/checkpoint.h"
 #include "apps/training/state/data_contents.h"
 #include "apps/training/state/elastic.h"
@@ -58,7 +56,6 @@
 #include "core/trace.h"
 
 namespace starling {
-
 namespace {
 
 /// Worlds of a job's ranks that fail one after the other before one takes a step.
@@ -68,8 +65,7 @@ bool trains(const TrainOptions& options) { return options.evaluate.empty() && !o
 /// Asks the launcher, so that it can be called before MPI_Init.
 bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
-/// Opens the flight recorder. Records of an earlier run in this folder move to "flight.before".
-/// Collective.
+/// Opens the flight recorder; records of an earlier run move to "flight.before". Collective.
 void open_flight_recorder(const OutputSettings& output, const RunFolder& folder, World& world) {
   FlightRecorder& recorder = FlightRecorder::instance();
   if (output.flight_recorder == "off") recorder.switch_off();
@@ -89,8 +85,7 @@ void open_flight_recorder(const OutputSettings& output, const RunFolder& folder,
   world.barrier();
 }
 
-/// State of a job that outlives the world of one set of ranks, when ranks are lost and the others
-/// continue without them (`elastic.survive`).
+/// What of a job outlives the world of one set of ranks (`elastic.survive`, `elastic.join`).
 struct JobState {
   std::optional<MpiSession::Loss> last_loss;
   int initial_ranks = 0;  ///< of the first world; 0 before it
@@ -134,8 +129,7 @@ RunFolder agree_on_folder(const TrainOptions& options, TrainConfig& config, Tran
           std::atoll(first_rank_has.substr(2, space - 2).c_str()), std::move(folder.lock)};
 }
 
-/// Prints what the run is about to do. `chosen`: choose_by_measurement()'s text; `changed`: what
-/// the config has changed since the checkpoint.
+/// `chosen`: choose_by_measurement()'s text; `changed`: in the config since the checkpoint.
 void print_header(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
                   const Backend& backend, const RunFolder& folder, const JobState& job,
                   const std::string& chosen, const std::vector<std::string>& changed) {
@@ -165,8 +159,7 @@ void print_header(const TrainConfig& config, const RankLayout& site, const Shape
                 config.state.elastic));
 }
 
-/// Trains and writes the run's files. `is_process`: this rank is a process of its own, not a
-/// thread, and leaves a flight record.
+/// Trains and writes the run's files. `is_process`: not a thread; it leaves a flight record.
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                const ShapeTrace& planned, Backend& backend, Transport& transport, JobState& job,
                bool is_process) {
@@ -361,8 +354,7 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
   return made;
 }
 
-/// `elastic.survive`: from here on the loss of a rank does not end the job. Warns where that is not
-/// possible.
+/// `elastic.survive`: from here on a lost rank does not end the job, or a warning says why not.
 void enable_survival(const TrainConfig& config, const Backend& backend, World& world,
                      MpiSession& session) {
   std::string why_not;
@@ -377,8 +369,7 @@ void enable_survival(const TrainConfig& config, const Backend& backend, World& w
   }
 }
 
-/// Does what the options ask for with one set of ranks. `session`: of ranks that are processes;
-/// null where they are threads.
+/// Does what the options ask for with one set of ranks. `session`: null where ranks are threads.
 ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, MpiSession* session,
                    JobState& job) {
   if (session && trains(options)) {
@@ -387,8 +378,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
                         : nullptr;
     at_stop_signal(AtStopSignal::kEndAsStopped, message);
   }
-  // In this order, as they are destroyed in reverse: the tensors of model and data, the transport
-  // with its threads, then the backend that owns the memory.
+  // Destroyed in reverse: tensors, the transport with its threads, the backend with the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);
   agree_on_build(*transport, version_report());
@@ -468,8 +458,7 @@ std::unique_ptr<Transport> regroup(JobState& job) {
   return transport;
 }
 
-/// Runs, and after the loss of ranks runs again with the remaining ones, if the config and MPI
-/// allow it.
+/// Runs, and again after the loss of ranks with the remaining ones, if config and MPI allow it.
 ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job) {
   if (!options.join.empty()) {
     if (session.size() > 1)
@@ -562,8 +551,7 @@ int run_program(int argc, char** argv, bool& reports) {
     if (reports) print_failure(error.what(), job.size(session) > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1)
       return static_cast<int>(error.code());
-    // Ranks notice divergence at different steps, so exchanges in flight will never complete:
-    // abort, once the reporter has had time to print.
+    // Exchanges in flight will never complete: abort, once the reporter has had time to print.
     if (session.rank() != reporter) std::this_thread::sleep_for(std::chrono::seconds(5));
     session.abort(error.code(), {});
   } catch (...) {

@@ -12,8 +12,7 @@ namespace starling {
 /// starling-train's main().
 int train_main(int argc, char** argv);
 
-/// Handles options that print something and need neither other ranks nor a valid config, such as
-/// --version. Returns true if the program is done then.
+/// Answers options that need neither other ranks nor a valid config. True if the program is done.
 bool answer_question(const TrainOptions& options, bool first_rank);
 
 /// Makes this rank's transport; called again if the config sets another timeout.

@@ -41,8 +41,8 @@ void write_timeline(const std::string& path, const std::string& mine, const std:
   if (world.size() > 1) run = world.all_gather(run).front();
   const std::vector<std::string> events =
       world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
-  const auto writer = std::find_if(events.begin(), events.end(),
-                                   [](const std::string& part) { return !part.empty(); });
+  const auto writer =
+      std::ranges::find_if(events, [](const std::string& part) { return !part.empty(); });
   on_all_ranks(world, [&] {
     if (writer - events.begin() != world.rank()) return;
     std::string text = fmt::format("{}{},\"traceEvents\":[", kTimelineBegin, run);

@@ -7,13 +7,11 @@
 
 namespace starling {
 
-/// A timeline begins with its run's folder and first line of metrics, by which the report
-/// recognises it even if files were moved.
+/// A timeline begins with its run's folder and first line of metrics: the report looks at them.
 inline constexpr std::string_view kTimelineBegin =
     R"({"displayTimeUnit":"ms","otherData":{"program":"starling-train",)";
 
-/// Writes the timeline of all ranks that have events, on the lowest of them. `folder`: the run's,
-/// on rank 0. Collective.
+/// Writes the timeline of all ranks that have events. `folder`: on rank 0. Collective.
 void write_timeline(const std::string& path, const std::string& mine, const std::string& folder,
                     World& world);
 

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "apps/data/complexity.h"
 #include "apps/data/image_collate.h"
@@ -26,7 +24,6 @@
 #include "apps/training/tasks/norm_statistics.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
-#include "comm/scheduler.h"
 #include "comm/shared/shared_tensor.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
@@ -46,8 +43,7 @@ std::unique_ptr<Replica> make_replica(int ranks, double timeout_seconds, const B
       transport, ranks, make_process_sharing(timeout_seconds), timeout_seconds);
 }
 
-/// Gives each of a replica's ranks a part of each bucket, at the edges of what codes and rules see
-/// as one.
+/// Gives each of a replica's ranks a part of each bucket, which codes and rules do not cut.
 void divide_among_ranks(const TrainConfig& config, int ranks, BucketPlan& plan) {
   std::int64_t block = kDecayBlock;
   bool whole = config.optimizer.rule->facts().measures_layers || config.sync.mixer.sparse;
@@ -70,8 +66,7 @@ std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const Run
   return groups;
 }
 
-/// Makes each layer wait for its parameters, which the replica's other ranks send while the forward
-/// pass runs.
+/// Makes each layer wait for its parameters, which other ranks send during the forward pass.
 class BucketReads final : public ParameterReads {
  public:
   explicit BucketReads(BucketScheduler& scheduler) : scheduler_(scheduler) {}
@@ -90,8 +85,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       backend_(backend),
       transport_(transport),
       replica_(make_replica(site.replica, config.sync.timeout_s, backend, transport)),
-      plan_(plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
-                         config.sync.bucket_bytes)),
+      plan_(plan_buckets(config, trace)),
       tape_(backend),
       graphs_(plan_graphs(config, site), backend, transport),
       losses_(backend, config.device.dtype, std::min<std::int64_t>(config.output.log_every, 1024)),
@@ -203,8 +197,7 @@ Trainer::Part Trainer::part(std::size_t k) const {
   const SyncPhase& phase = config_.sync.phase(k);
   const AlgorithmPlan& plan = phase.algorithm;
   const std::int64_t began = phase.first_step(length_);
-  // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of
-  // their rounds: it begins anew with them.
+  // What an algorithm keeps or counts of each rank is of no use to others: it begins anew.
   const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
   const auto& stretches = length_.stretches();
   std::int64_t came = 0;
@@ -580,8 +573,7 @@ void Trainer::issue_step() {
   }
   if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
   if (average_ && step_ % config_.state.ema->every == 0) {
-    // A gather through host memory writes a whole bucket, this rank's part too, which the average
-    // is about to read.
+    // A gather through host memory writes a whole bucket, which the average is about to read.
     if (!buckets_.front().divided) scheduler_->before_reads();
     average_->after_step(step_);
   }
@@ -776,8 +768,7 @@ bool Trainer::step() {
     return true;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
-    // What the device gave so far is what there is; what a batch takes grows with it, the rest does
-    // not.
+    // What the device gave so far is what there is; only what a batch takes grows with it.
     const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
     const double sample =
         static_cast<double>(activation_bytes_) / static_cast<double>(config_.length.batch_size);

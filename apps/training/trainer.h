@@ -9,26 +9,23 @@
 #include <vector>
 
 #include "apps/data/loader.h"
+#include "apps/training/async_sum.h"
 #include "apps/training/config/train_config.h"
 #include "apps/training/device/step_graphs.h"
 #include "apps/training/evaluation.h"
-#include "apps/training/norm_sums.h"
-#include "apps/training/state/lookahead.h"
 #include "apps/training/state/loss_record.h"
 #include "apps/training/state/loss_scaler.h"
-#include "apps/training/state/model_average.h"
+#include "apps/training/state/model_copy.h"
 #include "apps/training/state/training_state.h"
 #include "comm/replica.h"
 #include "comm/scheduler.h"
 
-// This folder: training as a library; the programs in apps/ are command lines around it. run: from
-// arguments to an exit status; trainer: steps; training_run: a run's metrics, tests and
-// checkpoints; evaluation. docs/architecture.md describes its subfolders.
+// This folder: training as a library. run: from arguments to an exit status; trainer: steps;
+// training_run: a run's metrics, tests and checkpoints. See docs/architecture.md.
 
 namespace starling {
 
-/// Trains a model on this rank, step by step. Owns buckets, algorithm and loader. The data set must
-/// be open. Output is TrainingRun's responsibility (training_run.h).
+/// Trains a model on this rank, step by step. The data set must be open. Output is TrainingRun's.
 class Trainer {
  public:
   Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
@@ -41,10 +38,9 @@ class Trainer {
   /// `after_loss`: Algorithm::resume_after_loss().
   void resume(const SafetensorsFile& file, const std::string& source, bool after_loss = false);
 
-  /// One update: forward and backward passes of `accumulate` micro-batches, and the algorithm's
-  /// exchanges and updates. An out-of-memory error says which batch size would fit. Returns whether
-  /// this rank has trained: false for a step that it leaves out, because the others are past it
-  /// (AlgorithmSteps::leaves_out).
+  /// One update: the passes of `accumulate` micro-batches, and the algorithm's exchanges and
+  /// updates. An out-of-memory error says which batch size would fit. Returns false for a step that
+  /// this rank leaves out, because the others are past it (AlgorithmSteps::leaves_out).
   bool step();
   /// Waits for exchanges in flight; their results are kept for the next step.
   void finish() {
@@ -73,19 +69,16 @@ class Trainer {
   EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) {
     return test(TestedModels{meanwhile, {}, {}});
   }
-  /// At the end of a run: Error(kUsage) if a bucket has not changed, although it has gradients, a
-  /// learning rate, and enough steps.
+  /// At the end: Error(kUsage) if a bucket has not changed, although it has gradients and a rate.
   void check_updated() const;
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier result,
-  /// whose memory is reused. Without `copies` tensors are
-  /// read when the file is written.
+  /// whose memory is reused. Without `copies` tensors are read when the file is written.
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
   /// What this rank goes on from in memory with other ranks (joining.h): also where a step has
   /// failed half-way, which then begins anew. Empty where it failed between two algorithms.
   std::optional<SafetensorsFile> kept_state();
 
-  /// Entries of kept_state(): the step that Algorithm::met() is of; this is a step after which
-  /// ranks have equal parameters; it is the algorithm's first one.
+  /// Entries of kept_state(): the step of Algorithm::met(); ranks are equal now; the first step.
   static constexpr const char *kMet = "met", *kAlike = "alike", *kBegins = "begins";
 
   std::int64_t steps_done() const { return step_; }
@@ -94,8 +87,7 @@ class Trainer {
   const RunLength& length() const { return length_; }
   /// ShapeTrace::target_flops
   double target_flops() const { return target_flops_; }
-  /// Seconds of training so far, including the runs that this one continues. The caller of step()
-  /// adds its duration.
+  /// Of training so far, in earlier runs too. The caller of step() adds its duration.
   double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
   /// Bytes sent by all ranks so far, see step_traffic(); empty if an algorithm does not provide it.
@@ -137,8 +129,7 @@ class Trainer {
   void open_part(std::size_t k);
   /// Destroys the algorithm and its states, and moves each bucket's parameters to these tensors.
   void close_part(const std::vector<Tensor>& parameters);
-  /// Ends the current part, replaces parameters by their mean over ranks, and opens part k.
-  /// Collective.
+  /// Ends the current part, replaces parameters by their mean, and opens part k. Collective.
   void switch_to(std::size_t k);
   /// Key in a checkpoint's metadata: compute threads of a rank on a CPU.
   static constexpr const char* kThreads = "threads";
@@ -149,14 +140,12 @@ class Trainer {
   void leave_to_first(int first, SafetensorsFile& file) const;
   void issue_step();
   double rate(std::int64_t step) const;
-  /// Issues one micro-batch's forward and backward pass, and returns the loss. Sets fp16's values
-  /// in `info`.
+  /// A micro-batch's forward and backward pass. Returns the loss; sets fp16's values in `info`.
   Tensor forward_backward(const MicroBatch& micro, StepInfo& info);
   /// Waits for the result of the preceding step's overflow check.
   void settle_scale(StepInfo& info);
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
-  /// `check_numbers`: checks the inputs of a pass, and observes its results, for non-finite
-  /// numbers.
+  /// `check_numbers`: looks for numbers that are not finite in a pass's inputs and results.
   void watch_numbers(const Batch& batch, Pass& pass) const;
   /// Saves what check_updated() compares with.
   void note_beginning();
@@ -167,8 +156,7 @@ class Trainer {
   /// sync.batch_norm: recomputes statistics of the model in `shown`, before a test.
   void recalibrate_norms(MeanModelScope& shown);
 
-  /// With `lora`, on CPUs: gives memory that the ranks of a host have in common; empty elsewhere,
-  /// and where it cannot be shared. Collective.
+  /// With `lora`, on CPUs: gives memory that a host's ranks share; empty elsewhere. Collective.
   std::function<Tensor(const Shape&, DType)> base_memory();
   /// Rank 0 reads `init`. Collective, as the next two.
   void load_initial();

@@ -12,7 +12,7 @@
 #include "apps/training/estimates/token_rates.h"
 #include "apps/training/output/metrics.h"
 #include "apps/training/output/progress.h"
-#include "apps/training/state/checkpoint_writer.h"
+#include "apps/training/state/checkpoint.h"
 #include "apps/training/state/early_stopping.h"
 #include "apps/training/trainer.h"
 #include "comm/membership.h"

@@ -80,8 +80,7 @@ Digests digests_of(const Trainer& trainer) {
   return digests;
 }
 
-/// The ranks whose text is another one than more than half of them have; all where there is no such
-/// half.
+/// The ranks whose text is not that of more than half of them; all where there is no such half.
 std::vector<int> odd_ones(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> groups;
   for (std::size_t i = 0; i < texts.size(); ++i) groups[texts[i]].push_back(static_cast<int>(i));
@@ -89,7 +88,7 @@ std::vector<int> odd_ones(const std::vector<std::string>& texts) {
   for (const auto& [text, ranks] : groups) {
     if (2 * ranks.size() <= texts.size()) odd.insert(odd.end(), ranks.begin(), ranks.end());
   }
-  std::sort(odd.begin(), odd.end());
+  std::ranges::sort(odd);
   return odd;
 }
 
@@ -98,7 +97,7 @@ void compare_equal(Trainer& trainer) {
   const Digests mine = digests_of(trainer);
   if (mine.names.empty()) return;  // ranks have not met in this step; the same on all
   const std::vector<std::string> short_ones = world.all_gather(checksum(mine.all));
-  if (std::count(short_ones.begin(), short_ones.end(), short_ones.front()) == world.size()) return;
+  if (std::ranges::count(short_ones, short_ones.front()) == world.size()) return;
   // All know now that they differ: where, and who.
   const std::vector<std::string> all = world.all_gather(mine.all),
                                  hosts = world.all_gather(host_name());
@@ -109,7 +108,7 @@ void compare_equal(Trainer& trainer) {
     const auto differs = [&](const std::string& text) {
       return text.compare(k * kDigest, kDigest, all.front(), k * kDigest, kDigest) != 0;
     };
-    if (std::none_of(all.begin(), all.end(), differs)) continue;
+    if (std::ranges::none_of(all, differs)) continue;
     first = std::min(first, k);
     ++count;
   }
@@ -160,8 +159,7 @@ void compare_mix(Trainer& trainer) {
   World& world = trainer.transport().world();
   const std::vector<Bucket>& buckets = trainer.buckets();
   const auto n = static_cast<std::size_t>(world.size());
-  // Digests by bucket and rank: the rank's own, and after it what it received from whom, as "b from
-  // digest".
+  // Digests by bucket: the rank's own, and behind them what it received, as "b from digest".
   std::string mine, received;
   std::vector<double> sums(3 * buckets.size(), 0.0);  // of x, of the mix, and of |x|, by bucket
   // A replica's ranks mix their parts, with those at the same place of others.

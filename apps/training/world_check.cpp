@@ -8,7 +8,6 @@
 #include <set>
 #include <sstream>
 #include <string_view>
-#include <vector>
 
 #include "apps/inference/version.h"
 #include "apps/training/output/version.h"
@@ -44,7 +43,7 @@ nlohmann::json common_keys(const nlohmann::json& resolved) {
   const nlohmann::json flat = resolved.flatten();
   for (const auto& [place, value] : flat.items()) {
     std::string path = place.substr(1);
-    std::replace(path.begin(), path.end(), '/', '.');
+    std::ranges::replace(path, '/', '.');
     if (!own_to_a_host(path)) common[path] = value;
   }
   return common;
@@ -93,9 +92,8 @@ void agree_on_config(World& world, const nlohmann::json& resolved) {
   const auto value = [](const nlohmann::json& values, const std::string& path) {
     return values.contains(path) ? values[path].dump() : std::string("not there");
   };
-  const auto path = std::find_if(paths.begin(), paths.end(), [&](const std::string& p) {
-    return value(first, p) != value(other, p);
-  });
+  const auto path = std::ranges::find_if(
+      paths, [&](const std::string& p) { return value(first, p) != value(other, p); });
   if (path == paths.end()) return;
   const auto rank = static_cast<std::size_t>(found->rank);
   if (path->starts_with("data.")) {  // such as `classes`, which follows what lies there

@@ -10,16 +10,14 @@
 
 namespace starling {
 
-/// Throws AgreedError(kUsage) if ranks run different builds, with the first differing line of their
-/// reports (version_report()) and the hosts. Collective.
+/// AgreedError(kUsage) if ranks run different builds, with the first differing line. Collective.
 void agree_on_build(World& world, const std::string& report);
 
 /// The same for the resolved config: gives the first differing key, its values, and the ranks.
 /// Ignores keys that may differ between hosts (paths, device, threads). Collective.
 void agree_on_config(World& world, const nlohmann::json& resolved);
 
-/// The same for the contents of the open data set (contents_of()). `path` may differ between hosts,
-/// and is given in the error. Collective.
+/// The same for the contents of the open data set. `path`, which may differ, is for the error.
 void agree_on_data(World& world, const std::string& contents, const std::string& path);
 
 /// What these checks compare, and the model's parameters, as short texts by name: for transports

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/training/output/folder_lock.h"
-#include "apps/training/state/checkpoint_writer.h"
+#include "apps/training/output/output_file.h"
+#include "apps/training/state/checkpoint.h"
 #include "core/host.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/fakes/transport/fake_transport.h"

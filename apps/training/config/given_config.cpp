@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
 #include "apps/inference/model_source.h"
 #include "apps/training/config/model_metadata.h"
-#include "apps/training/config/plugins.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -72,7 +70,7 @@ nlohmann::json given_config(const TrainOptions& options) {
   for (const auto& [place, value] : flat.items()) {  // the command line's bytes; files are JSON
     if (!value.is_string() || is_utf8(value.get<std::string>())) continue;
     std::string key = place.substr(1);
-    std::replace(key.begin(), key.end(), '/', '.');
+    std::ranges::replace(key, '/', '.');
     fail(ExitCode::kUsage, "config", {.file = source, .key = key},
          "is {}, which is not UTF-8, so no config.json or model file can keep it; give another "
          "name, such as a link's",

@@ -9,8 +9,7 @@
 namespace starling {
 namespace {
 
-/// Updates that are skipped do not count for the rule, so its phase is another number than the
-/// step's.
+/// Skipped updates do not count for the rule, so its phase is another number than the step's.
 std::int64_t free_phases(const TrainConfig& config) {
   return config.device.compute == DType::kFloat16 ? config.optimizer.rule->facts().phases : 1;
 }

@@ -75,11 +75,9 @@ constexpr std::array kHabits{
     Habit{"workers", "--set data.threads={}"},
 };
 
-/// What to give in place of an option of that name, with {} for its value; null where it is not
-/// known.
+/// What to give in place of an option of that name; null where it is not known.
 const Habit* habit_named(const std::string& name) {
-  const auto* found = std::find_if(kHabits.begin(), kHabits.end(),
-                                   [&](const Habit& known) { return known.name == name; });
+  const auto* found = std::ranges::find(kHabits, name, &Habit::name);
   return found == kHabits.end() ? nullptr : found;
 }
 std::string with_value(std::string_view form, std::string value) {
@@ -132,7 +130,7 @@ std::optional<std::string> answer_to_habits(const CLI::App& app,
   std::vector<std::string> asked, here;
   for (const Unknown& unknown : unknown_options(app, arguments)) {
     std::string name = unknown.option.substr(unknown.option.find_first_not_of('-'));
-    std::replace(name.begin(), name.end(), '-', '_');
+    std::ranges::replace(name, '-', '_');
     std::string form;
     if (const Habit* const habit = habit_named(name)) {
       form = habit->here;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "apps/inference/adapter.h"
-#include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "core/config.h"

@@ -13,8 +13,7 @@ namespace starling {
 
 /// What a model file says of itself; the data set is open.
 ModelDescription description_of(const TrainConfig& config);
-/// Adds what a model file says of itself (apps/inference/description.h), and after how many steps
-/// it is written: model.safetensors, and rank 0's file of a checkpoint.
+/// Adds what a model file says of itself, and after how many steps it is written.
 void describe_model(const TrainConfig& config, std::int64_t step, SafetensorsFile& file);
 
 /// The model as its tensors stand now, with that and "format": "pt", which PyTorch's readers want.

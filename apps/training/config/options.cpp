@@ -5,9 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "apps/inference/checkpoint_file.h"
 #include "apps/training/config/habits.h"

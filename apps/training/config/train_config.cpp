@@ -8,7 +8,6 @@
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/config/habits.h"
 #include "apps/training/tasks/metric.h"
-#include "comm/bucket.h"
 #include "core/config_doc.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -333,9 +332,7 @@ ShapeTrace trace_pass(const TrainConfig& config) {
 
 ShapeTrace trace_shapes(const TrainConfig& config) {
   ShapeTrace trace = trace_pass(config);
-  const auto buckets = static_cast<std::int64_t>(
-      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes)
-          .buckets.size());
+  const std::int64_t buckets = std::ssize(plan_buckets(config, trace).buckets);
   const auto check = [&](const AlgorithmPlan& plan, const std::string& path) {
     const AlgorithmNeeds::LeastBuckets& least = plan.needs.least_buckets;
     if (least.count <= buckets) return;
@@ -360,10 +357,8 @@ void tell_classes(TrainConfig& config) {
   const std::vector<double> weights = balanced_weights(counts, config.model->output_shape().back());
   config.task->set_class_weights(weights);
   const auto names = config.data.info.names_of_classes(config.data.info.classes);
-  const auto most =
-      static_cast<std::size_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
-  const auto rarest =
-      static_cast<std::size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin());
+  const auto most = static_cast<std::size_t>(std::ranges::max_element(counts) - counts.begin());
+  const auto rarest = static_cast<std::size_t>(std::ranges::max_element(weights) - weights.begin());
   config.data.info.contents += fmt::format(
       "class weights: balanced, from {:.3g} ({}, {} samples) to {:.3g} ({}, {})\n", weights[most],
       shown(names[most]), counts[most], weights[rarest], shown(names[rarest]), counts[rarest]);

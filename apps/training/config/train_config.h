@@ -10,19 +10,19 @@
 #include "apps/data/data_settings.h"
 #include "apps/training/device/device_settings.h"
 #include "apps/training/optimizer/optimizer_settings.h"
-#include "apps/training/output/output_settings.h"
+#include "apps/training/output/metrics.h"
 #include "apps/training/schedules/run_length.h"
 #include "apps/training/state/state_settings.h"
 #include "apps/training/sync/sync_settings.h"
 #include "apps/training/tasks/task_settings.h"
 #include "apps/training/tasks/training_pass.h"
+#include "comm/bucket.h"
 #include "layers/layer.h"
 #include "topology/topology.h"
 
 namespace starling {
 
-/// A run's configuration: what each folder of the trainer has read of its sections
-/// (device_settings.h, sync_settings.h, …), and the objects made from it.
+/// A run's configuration: what each folder of the trainer has read, and the objects made from it.
 struct TrainConfig {
   std::uint64_t seed = 1;
   DeviceSettings device;
@@ -68,18 +68,22 @@ TrainConfig read_train_config(const nlohmann::json& config, const std::string& s
 /// Checks what depends on the data set's size, such as the steps of an epoch.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
 
-/// Tells loss and sampler what they go by of the training samples' classes, once the data set is
-/// open.
+/// Tells loss and sampler of the training samples' classes, once the data set is open.
 void tell_classes(TrainConfig& config);
 
 /// A trace of what this config trains, before any memory is taken.
 ShapeTrace trace_shapes(const TrainConfig& config);
 
+/// The buckets of what it trains.
+inline BucketPlan plan_buckets(const TrainConfig& config, const ShapeTrace& trace) {
+  return plan_buckets(trace.ready_order, trace.unused, config.device.dtype,
+                      config.sync.bucket_bytes);
+}
+
 /// `--set` of "steps" or "epochs" replaces the other one.
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);
 
-/// All config keys by their full paths, those of each type included. What is allowed is the words
-/// that a key takes; empty where it takes others too.
+/// All config keys by their full paths, each type's included, with the words that they take.
 std::vector<ConfigKey> config_keys();
 /// Text of docs/config.md, from the same declarations that read a config.
 std::string describe_config();

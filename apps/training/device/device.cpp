@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
-#include <vector>
 
 #include "comm/agreement.h"
 #include "core/host.h"
@@ -16,12 +14,10 @@
 #include "kernels/open_backend.h"
 
 namespace starling {
-
 namespace {
 
-/// Whether this host has NVIDIA's driver, and so, it seems, a GPU. Without it the plug-in with its
-/// large libraries need not be opened to know that there is none; with it a user may wonder why the
-/// GPU is not used.
+/// Whether this host has NVIDIA's driver. Without it the plug-in with its large libraries need not
+/// be opened; with it a user may wonder why the GPU is not used.
 bool has_gpu_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (library) dlclose(library);
@@ -45,19 +41,18 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Worl
   }
   const std::vector<std::string> all =
       world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
-  if (std::all_of(all.begin(), all.end(), has_gpu)) return backend;
+  if (std::ranges::all_of(all, has_gpu)) return backend;
   const std::string why = why_not_gpus(all);
   if (!why.empty() && world.rank() == 0) log::info("{}", why);
   return nullptr;
 }
 
-/// Hosts' configs may differ in the device. One that asks for a kind asks for all that leave it
-/// open, so that all ranks go the same way.
+/// Hosts' configs may differ in the device: one that names a kind asks for all that leave it open.
 std::string device_of_all(const std::string& mine, World& world) {
   if (world.size() == 1) return mine;
   const std::vector<std::string> all = world.all_gather(mine);
   for (const char* asked : {"cuda", "cpu"}) {
-    if (mine == "auto" && std::find(all.begin(), all.end(), asked) != all.end()) return asked;
+    if (mine == "auto" && std::ranges::find(all, asked) != all.end()) return asked;
   }
   return mine;
 }
@@ -65,16 +60,15 @@ std::string device_of_all(const std::string& mine, World& world) {
 }  // namespace
 
 std::string why_not_gpus(const std::vector<std::string>& answers) {
-  const auto first = std::find_if_not(answers.begin(), answers.end(), has_gpu);
-  const bool none_anywhere = std::all_of(
-      answers.begin(), answers.end(), [](const std::string& answer) { return answer[0] == '-'; });
+  const auto first = std::ranges::find_if_not(answers, has_gpu);
+  const bool none_anywhere =
+      std::ranges::all_of(answers, [](const std::string& answer) { return answer[0] == '-'; });
   if (first == answers.end() || none_anywhere) return {};
-  return fmt::format("device auto: the CPU, because {} of {} cannot use a GPU; rank {}: {}",
-                     std::count_if(answers.begin(), answers.end(),
-                                   [](const std::string& answer) { return !has_gpu(answer); }),
-                     counted(static_cast<std::int64_t>(answers.size()), "rank"),
-                     first - answers.begin(),
-                     first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
+  return fmt::format(
+      "device auto: the CPU, because {} of {} cannot use a GPU; rank {}: {}",
+      std::ranges::count_if(answers, [](const std::string& answer) { return !has_gpu(answer); }),
+      counted(static_cast<std::int64_t>(answers.size()), "rank"), first - answers.begin(),
+      first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
 int compute_threads(const DeviceSettings& settings, const World& world) {

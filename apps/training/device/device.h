@@ -17,9 +17,8 @@ class OptimizerRule;
 int compute_threads(const DeviceSettings& settings, const World& world);
 /// Cores per rank of this host that are not used for computation; at least 1.
 int spare_threads(const DeviceSettings& settings, const World& world, DeviceType device);
-/// Opens this rank's device according to `device`, `threads` and the settings for GPUs. AgreedError
-/// (kUsage) if it is unusable, or the rule or a layer has no GPU kernels; "auto" falls back to the
-/// CPU on every rank. Collective.
+/// Opens this rank's device. AgreedError(kUsage) if it is unusable, or the rule or a layer has no
+/// GPU kernels; "auto" falls back to the CPU on every rank. Collective.
 std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const OptimizerRule& rule,
                                         const Model& model, World& world);
 

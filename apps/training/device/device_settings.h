@@ -26,8 +26,7 @@ struct DeviceSettings {
   bool check_numbers = false;          ///< the host looks for numbers that are not finite
 };
 
-/// Reads `device`, `precision`, `threads`, `deterministic`, `tf32`, `cudnn_benchmark`,
-/// `cuda_graphs` and `recompute`.
+/// Reads all of these but `check_numbers`.
 DeviceSettings read_device(ConfigSection& root);
 
 }  // namespace starling

@@ -14,13 +14,12 @@
 #include "core/trace.h"
 
 namespace starling {
-
 namespace {
 
 /// An error's text without its component, on one line.
 std::string text_of(const std::exception& error) {
   std::string text = message_of(error);
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   return text;
 }
 
@@ -30,8 +29,7 @@ std::string lowest(const std::string& mine, World& world) {
   return reason ? reason->reason : std::string();
 }
 
-/// The reason that all ranks agree on, of reasons known before training; with "cuda_graphs": true
-/// one is an error on every rank.
+/// The reason that ranks agree on before training; with "cuda_graphs": true it is an error.
 std::string agreed(const std::string& mine, GraphChoice choice, World& world) {
   const std::string why = lowest(mine, world);
   if (!why.empty() && choice == GraphChoice::kOn)
@@ -87,8 +85,8 @@ void StepGraphs::attach(Algorithm& algorithm, Mixer& mixer, Tape& tape,
   if (!on_) return;
   std::string why;
   period_ = algorithm.graph_period(why);
-  two_buffers_ = std::any_of(buckets.begin(), buckets.end(),
-                             [](const Bucket& bucket) { return static_cast<bool>(bucket.spare); });
+  two_buffers_ = std::ranges::any_of(
+      buckets, [](const Bucket& bucket) { return static_cast<bool>(bucket.spare); });
   // A rank without neighbours on its host may have one buffer; all capture in the same steps
   if (transport_.size() > 1) {
     double most[3] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0,

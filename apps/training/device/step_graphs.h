@@ -34,9 +34,8 @@ struct GraphPlan {
   std::string too_many(std::int64_t period, bool two_buffers) const;
 };
 
-/// Why steps cannot be graphs on this device and transport: the lowest rank's reason, equal on all
-/// ranks; empty if they can. Collective if there are several ranks with GPUs. With "cuda_graphs":
-/// true a reason is an error.
+/// Why steps cannot be graphs on this device and transport, the lowest rank's reason; empty if they
+/// can. Collective with GPUs. With "cuda_graphs": true a reason is an error.
 std::string agree_on_graphs(const GraphPlan& plan, Backend& backend, Transport& transport);
 
 /// A micro-batch's position in its step.
@@ -59,8 +58,7 @@ class StepGraphs {
  public:
   /// Collective, before the algorithm is made. The references outlive it.
   StepGraphs(GraphPlan plan, Backend& backend, Transport& transport);
-  /// AlgorithmSite::start_at_begin; also whether a step's scalars must be known before its work is
-  /// issued. Does not change when graphs are abandoned.
+  /// AlgorithmSite::start_at_begin; also whether a step's scalars must be known before its work.
   bool start_at_begin() const { return start_at_begin_; }
   /// Collective, after the algorithm is made.
   void attach(Algorithm& algorithm, Mixer& mixer, Tape& tape, std::vector<Bucket>& buckets);
@@ -73,9 +71,8 @@ class StepGraphs {
 
   /// Empty while there are graphs, and if they are switched off.
   const std::string& why_not() const { return why_not_; }
-  /// Number of eager steps before the first capture: each round once, each kind of micro-batch
-  /// twice, and one more, since step 0 does not mix. In these, libraries choose algorithms and
-  /// buffers are allocated.
+  /// Eager steps before the first capture, in which libraries choose algorithms: each round once,
+  /// each kind of micro-batch twice, and one more, since step 0 does not mix.
   std::int64_t warm_up_steps() const;
   std::size_t graphs() const { return graphs_.size(); }
 

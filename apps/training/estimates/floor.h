@@ -1,19 +1,49 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/training/config/train_config.h"
-#include "apps/training/estimates/ceilings.h"
-#include "apps/training/tasks/operation_work.h"
 #include "apps/training/tasks/training_pass.h"
+#include "core/backend.h"
 #include "core/dtype.h"
 #include "core/operations/updates.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 
 namespace starling {
+
+/// Rates that no program on a device exceeds: of a large copy and a large matrix product.
+struct Ceilings {
+  std::string_view device;        ///< a word of its name
+  double bytes_per_second = 0.0;  ///< read and written
+  double low_flops = 0.0;         ///< bf16 and fp16 with fp32 sums
+  double fp32_flops = 0.0, tf32_flops = 0.0, fp64_flops = 0.0;
+
+  double flops(DType compute, bool tf32) const;
+};
+
+/// Copy and bf16 as measured; tf32 half of bf16, fp32 and fp64 from the public specifications. The
+/// first is taken where no device is asked.
+inline constexpr Ceilings kCeilings[] = {
+    {"H200", 4.3e12, 790e12, 67e12, 395e12, 67e12},
+    {"H100", 3.0e12, 798e12, 67e12, 399e12, 67e12},
+};
+
+/// Ceilings of the device of this name, or of a description that begins with it. Other boards of
+/// the same chip (PCIe, NVL) and parts of a GPU (MIG) are slower: they have none.
+std::optional<Ceilings> known_ceilings(std::string_view device);
+
+/// Seconds that so many products of square matrices take: the fastest of some runs.
+double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls, int runs = 5);
+
+/// What a copy of so many bytes and a product of square matrices reach on this device now.
+Ceilings measured_ceilings(Backend& backend, DType compute,
+                           std::int64_t copy_bytes = std::int64_t{1} << 30,
+                           std::int64_t side = 8192);
 
 /// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in,
 /// and a low-precision copy if `compute` is one.
@@ -28,9 +58,8 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule,
                                           const std::vector<LayerExtent>& layers, DType dtype,
                                           OperationWork& pass);
 
-/// A step on a device: the passes of its micro-batches, each `pass`, and the update of `parameters`
-/// numbers, which is count_update() by the config's rule and what each parameter's own rule does
-/// with whole matrices, whose products run at the rate of the parameters' type.
+/// A step on a device: the passes of its micro-batches, and the update of `parameters` numbers,
+/// with what each parameter's own rule does with whole matrices, in the parameters' type.
 std::vector<OperationWork> count_step(const TrainConfig& config,
                                       const std::vector<OperationWork>& pass, double parameters,
                                       double received, const Ceilings& device);

@@ -2,20 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <regex>
 #include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "apps/data/image_collate.h"
 #include "apps/data/picture_pool.h"
 #include "apps/training/config/graph_plan.h"
-#include "apps/training/estimates/disk_need.h"
 #include "apps/training/estimates/floor.h"
 #include "apps/training/estimates/step_model.h"
 #include "apps/training/estimates/token_rates.h"
@@ -27,9 +23,9 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
 #include "core/text.h"
+#include "kernels/optimizer.h"
 
 namespace starling {
-
 namespace {
 
 double host_bytes(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
@@ -177,7 +173,7 @@ std::string nccl_text(const SyncSettings& sync, const RankLayout& site) {
       for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
     }
   }
-  const int most = *std::max_element(groups.begin(), groups.end());
+  const int most = *std::ranges::max_element(groups);
   constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
   constexpr int kNeighbours = 2;       // of a ring
   const int channels = sync.max_ctas > 0 ? sync.max_ctas : 16;
@@ -191,8 +187,7 @@ std::string nccl_text(const SyncSettings& sync, const RankLayout& site) {
       sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
 }
 
-/// Text of which rank takes which GPU, and what a step takes there at least. Asks no device.
-/// `step_seconds`: is set to these.
+/// Which rank takes which GPU, and what a step takes there at least, which is `step_seconds` too.
 std::string device_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
                         double elements, double& step_seconds) {
   std::string out =
@@ -280,8 +275,7 @@ std::optional<double> sent_by_rank(const TrainConfig& config, const RankLayout& 
 
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace) {
-  const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  const BucketPlan plan = plan_buckets(config, trace);
   return fmt::format("{} in {} bucket{}; {}", parameters_text(*config.model), plan.buckets.size(),
                      plan.buckets.size() == 1 ? "" : "s", algorithm_text(config, 0, site));
 }
@@ -329,8 +323,8 @@ std::string groups_text(const TrainConfig& config) {
     for (const Parameter* parameter : config.model->parameters()) {
       if (!parameter->trainable || config.optimizer.group_of(*parameter) != group) continue;
       const std::string name = std::regex_replace(parameter->name, std::regex("\\b[0-9]+\\b"), "*");
-      const auto known = std::find_if(names.begin(), names.end(),
-                                      [&](const auto& one) { return one.first == name; });
+      const auto known =
+          std::ranges::find_if(names, [&](const auto& one) { return one.first == name; });
       if (known == names.end())
         names.emplace_back(name, 1);
       else
@@ -351,8 +345,7 @@ std::string groups_text(const TrainConfig& config) {
 
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                            const ShapeTrace& trace, const std::string& network) {
-  const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  const BucketPlan plan = plan_buckets(config, trace);
   const RunLength length = run_length(config, site);
   double elements = 0.0, largest = 0.0, step_seconds = 0.0;
   for (const BucketLayout& bucket : plan.buckets) {
@@ -413,8 +406,7 @@ std::string memory_warning(const TrainConfig& config, const RankLayout& site,
 
 std::string dry_run_json(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
                          const std::string& network) {
-  const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
+  const BucketPlan plan = plan_buckets(config, trace);
   const RunLength length = run_length(config, site);
   nlohmann::json buckets = nlohmann::json::array();
   for (const BucketLayout& bucket : plan.buckets) {
@@ -429,8 +421,8 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
   const MemoryNeed need = memory_need(config, site, trace);
   nlohmann::json memory{{"in_all", whole(need.total())}};
   for (auto [name, bytes] : need.parts()) {
-    std::replace_if(
-        name.begin(), name.end(), [](char c) { return c == ' ' || c == '-'; }, '_');
+    std::ranges::replace_if(
+        name, [](char c) { return c == ' ' || c == '-'; }, '_');
     memory[name] = whole(bytes);
   }
   const DiskNeed disk = disk_need(config, site, trace);
@@ -467,12 +459,11 @@ namespace {
 bool gradients_pass(const TrainConfig& config, int ranks) {
   const auto gives = [&](const AlgorithmPlan& plan) {
     const auto& exchanges = plan.cost.exchanges;
-    return !exchanges.empty() &&
-           std::none_of(exchanges.begin(), exchanges.end(), [&](const auto& e) {
-             const bool alone = ranks == 1 && e.hidden > 0;  // nothing to wait for
-             return (e.what == PlannedExchange::kGradients && !alone) ||
-                    e.what == PlannedExchange::kGradientChunks;
-           });
+    return !exchanges.empty() && std::ranges::none_of(exchanges, [&](const auto& e) {
+      const bool alone = ranks == 1 && e.hidden > 0;  // nothing to wait for
+      return (e.what == PlannedExchange::kGradients && !alone) ||
+             e.what == PlannedExchange::kGradientChunks;
+    });
   };
   bool result = config.device.type != "cuda" && config.sync.in_backward &&
                 config.length.accumulate == 1 &&
@@ -514,31 +505,32 @@ double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, Waiting
 
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
                        const ShapeTrace& trace) {
-  // A replica counts as one rank, and each of its ranks has a share of what it keeps; on GPUs it
-  // has what layers compute with whole.
+  // A replica counts as one rank, and each of its ranks has a share; on GPUs layers' own is whole.
   const RankLayout site = of_ranks.replicas();
   const bool replicas = of_ranks.replica > 1;
   const double share = 1.0 / of_ranks.replica;
-  const BucketPlan plan =
-      plan_buckets(trace.ready_order, trace.unused, config.device.dtype, config.sync.bucket_bytes);
-  double elements = 0.0;
-  for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
-  const double flat = elements * static_cast<double>(size_of(config.device.dtype));
-  const auto compute = static_cast<double>(size_of(
-      is_low_precision(config.device.compute) ? config.device.compute : config.device.dtype));
+  const bool on_gpu = config.device.type == "cuda", low = is_low_precision(config.device.compute),
+             pass = gradients_pass(config, site.ranks);
+  // Bytes of a number: of parameters, and of what layers compute with
+  const auto wide = static_cast<double>(size_of(config.device.dtype)),
+             compute = low ? static_cast<double>(size_of(config.device.compute)) : wide;
+  const OptimizerRule& rule = *config.optimizer.rule;
+  const BucketPlan plan = plan_buckets(config, trace);
+  double elements = 0.0, largest = 0.0;
+  for (const BucketLayout& bucket : plan.buckets) {
+    elements += static_cast<double>(bucket.elements);
+    largest = std::max(largest, static_cast<double>(bucket.elements));
+  }
+  const double flat = elements * wide;
   MemoryNeed need;
   need.parameters = need.gradients = flat;
-  const bool on_gpu = config.device.type == "cuda", pass = gradients_pass(config, site.ranks);
   if (pass || (replicas && config.length.accumulate == 1))
     need.gradients = passing_elements(plan, trace,
                                       !replicas ? Waiting::kNone
                                       : on_gpu  ? Waiting::kLast
                                                 : Waiting::kLastInOrder) *
-                     static_cast<double>(size_of(config.device.dtype));
+                     wide;
   if (replicas) {  // and the mean of a part: of all buckets, of one, or in its place
-    double largest = 0.0;
-    for (const BucketLayout& bucket : plan.buckets)
-      largest = std::max(largest, static_cast<double>(bucket.elements));
     largest *= flat / elements;
     if (on_gpu) {
       need.gradients += share * flat;
@@ -554,42 +546,35 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
     std::vector<LayerExtent> layers;
     for (const BucketSlot& slot : bucket.slots) {
       layers.push_back(layer_of(slot));
-      states += static_cast<double>(state_elements_of(*config.optimizer.rule, layers.back())) *
-                static_cast<double>(size_of(config.device.dtype));
-      if (config.optimizer.rule->facts().measures_layers)
+      states += static_cast<double>(state_elements_of(rule, layers.back())) * wide;
+      if (rule.facts().measures_layers)
         tables += static_cast<double>(update_layer_bytes(layers.back().elements));
     }
-    workspace = std::max(workspace, config.optimizer.rule->workspace(layers));
+    workspace = std::max(workspace, rule.workspace(layers));
   }
-  states *= static_cast<double>(config.optimizer.rule->facts().states.size());
-  need.states = states + tables +
-                static_cast<double>(workspace) * static_cast<double>(size_of(config.device.dtype));
-  const bool low = is_low_precision(config.device.compute);
+  states *= static_cast<double>(rule.facts().states.size());
+  need.states = states + tables + static_cast<double>(workspace) * wide;
   need.low = low ? elements * compute : 0.0;
   for (const Parameter* parameter : config.model->parameters()) {
     if (parameter->trainable) continue;
     const bool base = parameter->in == Parameter::In::kBase;
-    const auto wide = static_cast<double>(size_of(config.device.dtype));
     const double each =
         low && base && parameter->is_weight() ? compute : wide + (low ? compute : 0.0);
-    const bool shared = base && config.device.type != "cuda";
     need.frozen += static_cast<double>(parameter->shape.elements()) * each /
-                   (shared ? of_ranks.ranks_per_node : 1);
+                   (base && !on_gpu ? of_ranks.ranks_per_node : 1);
   }
   for (int copy = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0); copy > 0; --copy) {
     need.average += flat;
     for (const ModelBuffer* buffer : config.model->buffers()) {
       if (is_floating(buffer->dtype))
-        need.average += static_cast<double>(buffer->shape.elements()) *
-                        static_cast<double>(size_of(config.device.dtype));
+        need.average += static_cast<double>(buffer->shape.elements()) * wide;
     }
   }
-  const double one = need.parameters;
   double most_received = 0.0;
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {  // the most of any
     const SyncPhase& part = config.sync.phase(k);
     const AlgorithmPlan& algorithm = part.algorithm;
-    double sync = flat * algorithm.scratch, parameters = one;
+    double sync = flat * algorithm.scratch, parameters = flat;
     for (const KeptState& state : algorithm.states) {
       if (state.numbers > 0) continue;  // a few
       sync += elements * static_cast<double>(state.copies_on(part.topology.get(), 0)) *
@@ -606,7 +591,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
         !algorithm.messages.always && site.ranks_per_node > 1) {
       parameters *= 2.0;  // two buffers, as neighbours read them in shared memory
       // On GPUs group sums need a buffer as well.
-      if (config.device.type != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
+      if (!on_gpu && site.ranks_per_node == site.ranks) receive -= in_place;
     }
     need.sync = std::max(need.sync, sync);
     most_received = std::max(most_received, receive);
@@ -614,14 +599,13 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
   }
   for (double* kept : {&need.states, &need.average, &need.sync}) *kept *= share;
   need.receive += share * most_received;
-  if (config.device.type != "cuda") {
+  if (!on_gpu) {
     need.parameters *= share, need.low *= share;
   } else if (replicas && low) {  // divided buckets
     need.parameters *= share;
     for (const BucketLayout& bucket : plan.buckets) {
       for (const VectorRange& range : vectors_of(bucket))
-        need.parameters +=
-            static_cast<double>(range.elements) * static_cast<double>(size_of(config.device.dtype));
+        need.parameters += static_cast<double>(range.elements) * wide;
     }
   }
   need.activations = static_cast<double>(trace.activation_bytes);
@@ -630,10 +614,9 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
     const auto numbers = static_cast<double>(config.length.batch_size * tensor.shape.elements());
     need.batches += 3.0 * numbers * element;
-    // A device makes them of bytes, in three slots and in the place that graphs take them from. Of
-    // pictures it makes a batch of images first. Where images are changed there are two batches
-    // more: the result, and what lies between two changes.
-    if (tensor.pixels && config.device.type == "cuda") {
+    // A device makes them of bytes, in three slots and in the place that graphs take them from; of
+    // pictures first a batch of images; where images are changed, with two batches more.
+    if (tensor.pixels && on_gpu) {
       const bool pictures = images_of(config.data.info).pictures.has_value();
       const double slots = config.device.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
       need.batches += (pictures ? slots * PicturePool::kRoom + 1.0 : slots) * numbers;
@@ -642,11 +625,89 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
   }
   if (counts_confusions(config.data.info, *config.model))
     need.tests = ConfusionCounter::bytes(config.data.info.test_samples);
-  if (config.data.cache && config.device.type != "cuda")
+  if (config.data.cache && !on_gpu)
     need.cache = static_cast<double>(
         plan_cache(config.data.info, config.data.cache->limit_bytes(), of_ranks.ranks_per_node)
             .bytes());
   return need;
+}
+
+namespace {
+
+/// How many are there at the end, the one that comes then included.
+int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
+  const RunLength length = run_length(config, site);
+  const bool before = config.state.checkpoint.interval.first_due(0, length) < length.total_steps;
+  return before ? config.state.checkpoint.keep : 1;
+}
+
+double file_bytes(std::int64_t elements, DType dtype) {
+  return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
+}
+
+}  // namespace
+
+DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  const DType dtype = config.device.dtype;
+  const OptimizerRule& rule = *config.optimizer.rule;
+  double parameters = 0.0, buffers = 0.0, averaged = 0.0, states = 0.0, kept = 0.0;
+  for (const Parameter* parameter : config.model->parameters()) {
+    if (parameter->in != Parameter::In::kBase)
+      parameters += file_bytes(parameter->shape.elements(), dtype);
+  }
+  for (const ModelBuffer* buffer : config.model->buffers()) {
+    const bool floating = is_floating(buffer->dtype);
+    const double bytes = file_bytes(buffer->shape.elements(), floating ? dtype : buffer->dtype);
+    buffers += bytes;
+    if (floating) averaged += bytes;
+  }
+  std::int64_t elements = 0;
+  for (const BucketLayout& bucket : plan_buckets(config, trace).buckets) {
+    for (const BucketSlot& slot : bucket.slots) {
+      const std::int64_t own = rule.state_elements(layer_of(slot));
+      states += file_bytes(own > 0 ? own : slot.elements, dtype);
+      elements += slot.elements;
+    }
+  }
+  states *= static_cast<double>(rule.facts().states.size());
+  const double copies = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0),
+               trained = file_bytes(elements, dtype);
+  bool equal = true;
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const SyncPhase& part = config.sync.phase(k);
+    equal = equal && part.algorithm.equality.always();
+    double here = 0.0;
+    for (const KeptState& state : part.algorithm.states) {
+      here +=
+          file_bytes(state.numbers > 0 ? state.numbers : elements, state.dtype.value_or(dtype)) *
+          state.copies_on(part.topology.get(), 0);
+    }
+    kept = std::max(kept, here);
+  }
+  // What ranks have alike is written once: counts, all that replicas share, and statistics of batch
+  // norm where ranks make them together. What an algorithm keeps is each rank's own.
+  DiskNeed need;
+  need.model = parameters + buffers;
+  const int models = site.replicas().ranks;
+  need.checkpoint = (equal ? 1 : models) * (parameters + states + copies * trained) +
+                    (config.sync.synchronized_norms ? 1 : site.ranks) * (1.0 + copies) * averaged +
+                    (buffers - averaged) + models * kept;
+  if (config.state.checkpoint.best) need.best = need.checkpoint + need.model;
+  need.kept = kept_checkpoints(config, site) * need.checkpoint + need.best +
+              (config.state.ema ? 2.0 : 1.0) * need.model;
+  need.most = need.kept + std::max(need.checkpoint, need.best);
+  return need;
+}
+
+std::string disk_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  const DiskNeed need = disk_need(config, site, trace);
+  const int kept = kept_checkpoints(config, site);
+  return fmt::format(
+      "disk: {} a checkpoint{}, {} with the {} kept{} and the model, {} at "
+      "most while one is written\n",
+      size_text(need.checkpoint), site.ranks > 1 ? fmt::format(" of {} ranks", site.ranks) : "",
+      size_text(need.kept), kept == 1 ? "one that is" : fmt::format("{} that are", kept),
+      need.best > 0.0 ? ", the best" : "", size_text(need.most));
 }
 
 }  // namespace starling

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/training/estimates/ceilings.h"
 #include "apps/training/estimates/floor.h"
 #include "core/core_wait.h"
 #include "core/host.h"

@@ -20,9 +20,8 @@ struct ProductPeak {
 /// a second: the fastest of a few products of square matrices, so large that one takes a while.
 ProductPeak product_peak(Backend& backend, DType compute, bool tf32);
 
-/// Rates of a run whose task counts targets (Task::targets_of_sample): tokens a second, and the
-/// model FLOP utilization, its products' arithmetic (ShapeTrace::target_flops) over the peak of all
-/// ranks.
+/// Rates of a run whose task counts targets: tokens a second, and the model FLOP utilization, its
+/// products' arithmetic (ShapeTrace::target_flops) over the peak of all ranks.
 class TokenRates {
  public:
   TokenRates(const TrainConfig& config, double target_flops, Backend& backend, int ranks);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "apps/inference/adapter.h"
@@ -14,7 +13,6 @@
 #include "core/typed_section.h"
 #include "kernels/gpu_update.h"
 #include "layers/language_model.h"
-#include "layers/linear.h"
 
 namespace starling {
 namespace {
@@ -32,7 +30,7 @@ std::regex read_pattern(const ConfigSection& section, const std::string& key,
 void check_match(const ConfigSection& section, const std::string& key, const std::string& pattern,
                  const std::regex& match, const Model& model) {
   const auto& parameters = model.parameters();
-  if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+  if (std::ranges::none_of(parameters, [&](const Parameter* parameter) {
         return std::regex_search(parameter->name, match);
       })) {
     section.error(key, "'{}' is in the name of no parameter; names are {}, …, {}", pattern,
@@ -166,9 +164,8 @@ void read_groups(ConfigSection& optimizer, const Model& model, OptimizerSettings
   }
 }
 
-/// Adds the group of a language model's tables and its head where the rule makes matrices
-/// orthogonal: they are no matrices that vectors go through, and stay adamw's, as Muon's authors
-/// have it. Groups of the config come before it.
+/// Adds the group of a language model's tables and head where the rule makes matrices orthogonal:
+/// no vectors go through them, and they stay adamw's, as Muon's authors have it.
 void add_tables(const ConfigSection& optimizer, const Model& model, OptimizerSettings& settings) {
   LanguageModel* const text = model.language_model();
   nlohmann::json keys = optimizer.resolved();
@@ -203,8 +200,8 @@ void check_states(const ConfigSection& optimizer, const OptimizerRule& rule,
   if (names.size() > kMost)
     optimizer.error("type", "{} keeps {} states; allowed: {}", optimizers().whose(type),
                     names.size(), kMost);
-  std::sort(names.begin(), names.end());
-  const bool twice = std::adjacent_find(names.begin(), names.end()) != names.end();
+  std::ranges::sort(names);
+  const bool twice = std::ranges::adjacent_find(names) != names.end();
   if (twice || (!names.empty() && names.front().empty()))
     optimizer.error("type", "{} keeps states {}; each needs a name of its own",
                     optimizers().whose(type), fmt::format("'{}'", fmt::join(names, "', '")));
@@ -232,8 +229,7 @@ void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
       }
     }
   }
-  // The schedule is made anew once the run's length is known; the section is the resolved one, so
-  // nothing can fail then.
+  // It is made anew once the run's length is known, of the resolved section, so nothing can fail.
   settings.make_schedule = [resolved = schedule.resolved(),
                             schedule_type](const ScheduleInputs& inputs) {
     ConfigSection section(resolved, "schedule");

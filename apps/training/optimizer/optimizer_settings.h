@@ -17,8 +17,7 @@
 
 namespace starling {
 
-/// Parameters that are updated otherwise than the rest, by their names: an item of
-/// `optimizer.groups`. The first that matches wins.
+/// Parameters that are updated otherwise: an item of `optimizer.groups`. The first match wins.
 struct ParameterGroup {
   std::string name;  ///< what `match` is made of; of the program's own group what it is
   std::regex match;
@@ -45,8 +44,7 @@ struct OptimizerSettings {
   const OptimizerRule& rule_of(const Parameter& parameter) const;
 };
 
-/// Reads `optimizer` and `schedule`, for the model's parameters, which are updated on
-/// `device` (as the config says it).
+/// Reads `optimizer` and `schedule`, for the model's parameters and the config's `device`.
 void read_optimizer(ConfigSection& root, const Model& model, const std::string& device,
                     OptimizerSettings& settings);
 ClipSettings read_clip(ConfigSection& root);

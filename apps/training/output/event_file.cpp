@@ -26,8 +26,7 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
   return table;
 }
 
-/// TFRecord stores CRCs rotated and offset, so that a CRC over data that holds CRCs stays
-/// meaningful.
+/// TFRecord stores CRCs rotated and offset: a CRC over data that holds CRCs stays meaningful.
 std::uint32_t masked_crc(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;

@@ -12,8 +12,7 @@ namespace starling {
 /// CRC-32C (Castagnoli; RFC 3720, appendix B.4) of `bytes`; "123456789" gives 0xE3069283.
 std::uint32_t crc32c(std::string_view bytes);
 
-/// One record of a TFRecord file: length, masked CRC of the length, payload, masked CRC of the
-/// payload (little endian).
+/// A record of a TFRecord file: length, its masked CRC, payload, its masked CRC (little endian).
 std::string tfrecord(std::string_view payload);
 
 /// A file of scalars for TensorBoard, events.out.tfevents.TIME.HOST.PID: TFRecords of the protocol

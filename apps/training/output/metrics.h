@@ -1,15 +1,26 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "apps/training/output/output_settings.h"
+#include "apps/training/output/event_file.h"
+#include "apps/training/output/output_file.h"
 #include "apps/training/tasks/metric.h"
 
 namespace starling {
+
+/// What is told of a run.
+struct OutputSettings {
+  bool tensorboard = true;
+  std::string prometheus;       ///< file of the newest numbers; empty: none
+  std::string trace;            ///< file of the timeline; empty: none
+  std::string flight_recorder;  ///< on, end or off
+  std::int64_t log_every = 10;  ///< steps between lines of metrics.jsonl
+};
 
 /// A line of metrics.jsonl; fields that are not set are left out.
 struct MetricsLine {
@@ -31,22 +42,39 @@ struct MetricsLine {
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation
 };
 
+/// The newest numbers of a run for Prometheus' node exporter (its textfile collector): a gauge
+/// `starling_<field>` for each number of metrics.jsonl, with the run's folder as label `run`; times
+/// are in seconds, and what ranks have each also has a label `rank`. A name has `_` for what
+/// Prometheus cannot read, and the field as label `field`. The file is whole at any moment.
+class PrometheusFile {
+ public:
+  /// What each such file begins with.
+  static constexpr const char* kBegin = "# TYPE starling_";
+  PrometheusFile(std::string path, const std::string& run);
+  /// Takes a line's numbers over and writes the file; a failure is told once, and tried again.
+  void take(const nlohmann::ordered_json& line);
+
+ private:
+  std::string path_, label_;
+  std::map<std::string, std::map<std::string, std::string>> gauges_;  ///< by name, then by labels
+  bool failed_ = false;
+};
+
 /// Writes metrics.jsonl and, if asked, TensorBoard's event file and Prometheus' (rank 0 only). On
-/// resume lines after `resume_step` are cut off first, and the file is continued. Every line is
-/// flushed. A write error is Error(kOutput) with file and remedy.
+/// resume lines after `resume_step` are cut off, and the file is continued. Every line is flushed.
 class MetricsWriter {
  public:
   MetricsWriter(const std::string& folder, const OutputSettings& settings,
                 std::int64_t resume_step);
-  ~MetricsWriter();
   void write(const MetricsLine& line);
   /// The step of the last line with a loss that was there before; 0: there was none.
   std::int64_t last_loss() const { return last_loss_; }
 
  private:
-  std::int64_t last_loss_ = 0;
-  struct State;
-  std::unique_ptr<State> state_;
+  std::int64_t last_loss_;
+  OutputFile lines_;
+  std::optional<EventFile> events_;
+  std::optional<PrometheusFile> prometheus_;
 };
 
 }  // namespace starling

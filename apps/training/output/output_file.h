@@ -2,14 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
 namespace starling {
 
-/// A file that grows at its end. What append() was given is in the file (in the system's hands)
-/// when it returns; where it cannot be, as on a full disk, nothing of it stays, and Error(kOutput)
-/// names the file, the reason and the remedy.
+/// A file that grows at its end. What append() was given is in the file when it returns; where it
+/// cannot be, nothing of it stays, and Error(kOutput) names the file, the reason and the remedy.
 class OutputFile {
  public:
   /// Opens or creates `path` and continues it, or empties it first.
@@ -33,5 +33,25 @@ class OutputFile {
 void make_folders(const std::string& path);
 /// Brings a folder's entries (names made, renamed, removed) to the disk.
 void sync_folder(const std::string& path);
+
+/// One run at a time in an output folder: the file `.lock` in it, locked by the process that writes
+/// there. The kernel gives the lock back however the process ends.
+class FolderLock {
+ public:
+  /// Takes the lock of a folder that is there. Error(kUsage) that names the holder where another
+  /// process has it. Null where the file cannot be made, or where the file system knows no locks.
+  static std::unique_ptr<FolderLock> take(const std::string& folder);
+  /// Removes the file.
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  static constexpr const char* kName = ".lock";
+
+ private:
+  FolderLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::string path_;
+  int descriptor_;
+};
 
 }  // namespace starling

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <initializer_list>
-#include <string_view>
 #include <utility>
 
 #include "core/console.h"
@@ -19,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kTerminalSeconds = 0.1, kPlainSeconds = 5.0;
 constexpr int kBarWidth = 24, kLeastBar = 5;
 
-double seconds_since(Clock::time_point begin) {
+double seconds_from(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
@@ -37,50 +35,36 @@ std::string shortened(std::string line, std::size_t width,
 
 }  // namespace
 
-struct Progress::State {
-  std::int64_t total, first;
-  bool terminal;
-  std::string unit;
-  Clock::time_point start = Clock::now(), last_shown{};
-  std::string line{};      ///< the newest state of the run
-  double part = 0.0;       ///< of the run that is done
-  bool shown = false;      ///< `line` has been printed
-  bool on_screen = false;  ///< a progress line stands at the cursor (terminal)
+std::string Progress::fitted(std::size_t width) const {
+  const std::size_t least = kLeastBar + 3;
+  const std::string text = shortened(line_, width - std::min(width, least), {"  cores taken "});
+  const auto room = static_cast<std::int64_t>(width) - static_cast<std::int64_t>(text.size()) - 3;
+  const int bar = static_cast<int>(std::min<std::int64_t>(room, kBarWidth));
+  if (bar < kLeastBar)
+    return shortened(text, width, {"  lr ", "  epoch ", "  MFU ", "/s", " left"}).substr(0, width);
+  const int filled = static_cast<int>(part_ * bar);
+  return fmt::format("[{:#<{}}{:.<{}}] {}", "", filled, "", bar - filled, text);
+}
 
-  /// The line with a bar as wide as there is room for: its numbers matter more, but for what others
-  /// take of the machine. Where they have no room themselves, those go that say least.
-  std::string fitted(std::size_t width) const {
-    const std::size_t least = kLeastBar + 3;
-    const std::string text = shortened(line, width - std::min(width, least), {"  cores taken "});
-    const auto room = static_cast<std::int64_t>(width) - static_cast<std::int64_t>(text.size()) - 3;
-    const int bar = static_cast<int>(std::min<std::int64_t>(room, kBarWidth));
-    if (bar < kLeastBar)
-      return shortened(text, width, {"  lr ", "  epoch ", "  MFU ", "/s", " left"})
-          .substr(0, width);
-    const int filled = static_cast<int>(part * bar);
-    return fmt::format("[{:#<{}}{:.<{}}] {}", "", filled, "", bar - filled, text);
+void Progress::show() {
+  if (line_.empty()) return;
+  if (terminal_) {
+    // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap.
+    say("\r" + fitted(terminal_width() - 1) + "\x1b[K");
+    on_screen_ = true;
+  } else {
+    say(line_ + "\n");
   }
-  void show() {
-    if (line.empty()) return;
-    if (terminal) {
-      // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap and could
-      // not be rewritten.
-      say("\r" + fitted(terminal_width() - 1) + "\x1b[K");
-      on_screen = true;
-    } else {
-      say(line + "\n");
-    }
-    shown = true;
-    last_shown = Clock::now();
-  }
-};
+  shown_ = true;
+  last_shown_ = Clock::now();
+}
 
 Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal,
                    std::string unit)
-    : state_(new State{total_steps, first_step, terminal, std::move(unit)}) {}
+    : total_(total_steps), first_(first_step), terminal_(terminal), unit_(std::move(unit)) {}
 
 Progress::~Progress() {
-  if (state_->on_screen) say("\n");
+  if (on_screen_) say("\n");
 }
 
 void Progress::update(const MetricsLine& line, std::string_view unit) {
@@ -99,42 +83,37 @@ void Progress::update(const MetricsLine& line, std::string_view unit) {
 }
 
 void Progress::update(std::int64_t done, std::string_view details) {
-  State& s = *state_;
-  const std::int64_t newly = done - s.first, left = std::max<std::int64_t>(0, s.total - done);
-  const double part =
-      s.total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(s.total), 0.0, 1.0)
-                  : 1.0;
-  s.part = part;
-  s.line =
-      fmt::format("{} {}/{} {:.0f}%  {}", s.unit, done, s.total, std::floor(100.0 * part), details);
+  const std::int64_t newly = done - first_, left = std::max<std::int64_t>(0, total_ - done);
+  part_ = total_ > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total_), 0.0, 1.0)
+                     : 1.0;
+  line_ =
+      fmt::format("{} {}/{} {:.0f}%  {}", unit_, done, total_, std::floor(100.0 * part_), details);
   if (left > 0 && newly > 0) {
-    s.line +=
-        fmt::format("  {} left", duration_text(seconds_since(s.start) / static_cast<double>(newly) *
+    line_ +=
+        fmt::format("  {} left", duration_text(seconds_from(start_) / static_cast<double>(newly) *
                                                static_cast<double>(left)));
   }
-  s.shown = false;
-  const bool first = s.last_shown == Clock::time_point{};
-  if (first || seconds_since(s.last_shown) >= (s.terminal ? kTerminalSeconds : kPlainSeconds))
-    s.show();
+  shown_ = false;
+  const bool first = last_shown_ == Clock::time_point{};
+  if (first || seconds_from(last_shown_) >= (terminal_ ? kTerminalSeconds : kPlainSeconds)) show();
 }
 
 void Progress::message(const std::string& line) {
-  if (state_->on_screen) {
+  if (on_screen_) {
     say("\r\x1b[K");
     say(line + "\n");
-    state_->on_screen = false;
-    state_->show();
+    on_screen_ = false;
+    show();
   } else {
     say(line + "\n");
   }
 }
 
 void Progress::finish() {
-  State& s = *state_;
-  if (!s.shown) s.show();
-  if (s.on_screen) say("\n");
-  s.on_screen = false;
-  s.line.clear();
+  if (!shown_) show();
+  if (on_screen_) say("\n");
+  on_screen_ = false;
+  line_.clear();
 }
 
 std::string duration_text(double seconds) {

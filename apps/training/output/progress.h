@@ -1,7 +1,8 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -9,8 +10,7 @@
 
 namespace starling {
 
-/// Progress on stdout, rank 0's of training: one line rewritten in place on a terminal, with bar,
-/// loss, rate and time left; a plain line every few seconds where stdout is not a terminal.
+/// Progress on stdout: one line rewritten in place on a terminal; elsewhere one every few seconds.
 class Progress {
  public:
   /// `unit`: what is counted.
@@ -26,8 +26,19 @@ class Progress {
   void finish();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  using Clock = std::chrono::steady_clock;
+  /// With a bar as wide as there is room for; where numbers have none, those go that say least.
+  std::string fitted(std::size_t width) const;
+  void show();
+
+  std::int64_t total_, first_;
+  bool terminal_;
+  std::string unit_;
+  Clock::time_point start_ = Clock::now(), last_shown_{};
+  std::string line_;        ///< the newest state of the run
+  double part_ = 0.0;       ///< of the run that is done
+  bool shown_ = false;      ///< `line` has been printed
+  bool on_screen_ = false;  ///< a progress line stands at the cursor (terminal)
 };
 
 /// "1:02:03", "4:05".

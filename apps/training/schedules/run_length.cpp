@@ -109,8 +109,7 @@ std::int64_t RunLength::whole_epochs(std::int64_t step) const {
 
 double RunLength::planned_in(const Part& part, std::int64_t step) const {
   const auto done = static_cast<double>(step - part.stretch.step);
-  // A run of so many steps has them, whatever they hold; of one of so many epochs the same share is
-  // over.
+  // A run of so many steps has them; of one of so many epochs the same share is over.
   if (!by_epochs_ || part.stretch.step == 0 || part.steps_per_epoch == 0)
     return part.planned + done;
   return part.planned + done * static_cast<double>(first_steps_per_epoch()) /
@@ -154,7 +153,7 @@ std::vector<TakenBatches> RunLength::taken() const {
       taken.push_back({before.ranks, before.batch_size, end.update * accumulate_});
     if (parts_[k - 1].epoch != epoch) break;
   }
-  std::reverse(taken.begin(), taken.end());
+  std::ranges::reverse(taken);
   return taken;
 }
 
@@ -183,6 +182,37 @@ RunLength run_length(const LengthSettings& settings, std::int64_t samples, int r
   std::vector<Stretch> stretches = settings.stretches;
   if (stretches.empty()) stretches = {{.ranks = ranks, .batch_size = settings.batch_size}};
   return {std::move(stretches), samples, settings.accumulate, settings.epochs, settings.steps};
+}
+
+Interval read_interval(ConfigSection& section, const std::string& what) {
+  Interval interval{.every_epochs = 1};
+  const bool steps_alone = section.has("every_steps") && !section.has("every_epochs");
+  section.read("every_epochs", interval.every_epochs, Range::at_least(0),
+               what + " every so many epochs; 0: never");
+  section.read(
+      "every_steps", interval.every_steps, Range::at_least(0),
+      what + " every so many steps; 0: never; given alone, it replaces the default `every_epochs`");
+  if (steps_alone) {
+    interval.every_epochs = 0;
+    section.resolve("every_epochs", 0);
+  }
+  return interval;
+}
+
+bool Interval::due(std::int64_t step, const RunLength& length) const {
+  if (every_steps > 0 && step % every_steps == 0) return true;
+  const std::int64_t epochs = every_epochs > 0 ? length.whole_epochs(step) : 0;
+  return epochs > 0 && epochs % every_epochs == 0;
+}
+
+std::int64_t Interval::first_due(std::int64_t step, const RunLength& length) const {
+  std::int64_t first = INT64_MAX;
+  if (every_steps > 0) first = step / every_steps * every_steps + every_steps;
+  if (every_epochs > 0) {
+    const std::int64_t next = length.place(step).epoch / every_epochs * every_epochs + every_epochs;
+    first = std::min(first, length.step_of_epoch(static_cast<double>(next)));
+  }
+  return first;
 }
 
 }  // namespace starling

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "apps/data/sampler.h"
@@ -8,14 +9,12 @@
 
 namespace starling {
 
-/// A part of a run with constant number of ranks and batch size. A run that never changed them has
-/// one.
+/// A part of a run with constant number of ranks and batch size; most runs have one.
 struct Stretch {
   std::int64_t step = 0;  ///< first step
   int ranks = 1;
   std::int64_t batch_size = 1;  ///< of one micro-batch on one rank
-  /// Samples of all ranks' micro-batches according to the config, which another number of ranks
-  /// approximates; 0: those of the first stretch
+  /// Samples of all ranks' micro-batches by the config; 0: those of the first stretch
   std::int64_t wanted = 0;
   /// Ranks joined or were lost in place: the algorithm went on, instead of beginning anew
   bool joined = false;
@@ -48,8 +47,7 @@ class RunLength {
   std::int64_t step_of_epoch(double epoch) const;
   /// The number of epochs after `step` updates if an epoch ends there; otherwise 0.
   std::int64_t whole_epochs(std::int64_t step) const;
-  /// The argument for the schedule: the step's position in the run's original plan, of
-  /// first_total() steps with first_steps_per_epoch() per epoch.
+  /// The argument for the schedule: the step's position in the run's original plan.
   std::int64_t planned_step(std::int64_t step) const;
   std::int64_t first_total() const { return first_total_; }
   std::int64_t first_steps_per_epoch() const { return parts_.front().steps_per_epoch; }
@@ -99,5 +97,18 @@ RunLength run_length(const LengthSettings& settings, std::int64_t samples, int r
 
 /// The first step at or after a point in epochs of `steps_per_epoch`.
 std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch);
+
+/// Intervals of a repeated action, in epochs and in steps; 0: never.
+struct Interval {
+  std::int64_t every_epochs = 0, every_steps = 0;
+  bool any() const { return every_epochs > 0 || every_steps > 0; }
+  /// Whether it is due after `step` updates.
+  bool due(std::int64_t step, const RunLength& length) const;
+  /// The first step after `step` at which it is due; INT64_MAX: never.
+  std::int64_t first_due(std::int64_t step, const RunLength& length) const;
+};
+
+/// Reads `every_epochs` and `every_steps`. `what`: the action, for documentation.
+Interval read_interval(ConfigSection& section, const std::string& what);
 
 }  // namespace starling

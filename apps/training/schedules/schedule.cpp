@@ -34,8 +34,7 @@ struct Warmup {
   }
 };
 
-/// Whole periods that are over: floor((t / steps_per_epoch) / epochs), without falling one short
-/// where the quotient is whole but for rounding.
+/// floor((t / steps_per_epoch) / epochs), also where the quotient is whole but for rounding.
 std::int64_t whole_periods(std::int64_t t, double steps_per_epoch, double epochs) {
   const double periods = static_cast<double>(t) / (steps_per_epoch * epochs);
   return static_cast<std::int64_t>(std::floor(std::min(periods * (1.0 + 1e-12), 1e15)));
@@ -71,8 +70,7 @@ void add_all() {
         return [=](std::int64_t t) { return run.base_lr * warmup.multiplier(t); };
       });
 
-  // Half a cosine from the base rate down to `min_lr` over the updates after the warm-up
-  // (Loshchilov & Hutter 2017, arXiv 1608.03983).
+  // From the base rate down to `min_lr` after the warm-up (Loshchilov & Hutter 2017, 1608.03983).
   add("cosine", "half a cosine down to min_lr",
       [](ConfigSection& config, const ScheduleInputs& run, const Warmup& warmup) {
         const double min_lr =
@@ -102,8 +100,8 @@ void add_all() {
         const double gamma =
             config.number("gamma", 0.1, Range::positive(), "factor of a reduction");
         return [=](std::int64_t t) {
-          const auto passed = static_cast<double>(
-              std::count_if(milestones.begin(), milestones.end(), [&](double milestone) {
+          const auto passed =
+              static_cast<double>(std::ranges::count_if(milestones, [&](double milestone) {
                 return whole_periods(t, run.steps_per_epoch, milestone) >= 1;
               }));
           return run.base_lr * std::pow(gamma, passed) * warmup.multiplier(t);
@@ -124,8 +122,7 @@ void add_all() {
         };
       });
 
-  // A straight line from the base rate at the first update after the warm-up to `final_lr` at the
-  // last update.
+  // From the base rate at the first update after the warm-up to `final_lr` at the last update.
   add("linear", "a straight line to final_lr",
       [](ConfigSection& config, const ScheduleInputs& run, const Warmup& warmup) {
         const double final_lr =

@@ -1,16 +1,18 @@
 #include "apps/training/state/checkpoint.h"
 
-#include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "apps/training/output/output_file.h"
+#include "comm/agreement.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -20,8 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Removes DONE first, so that a removal that is interrupted leaves an incomplete checkpoint and
-/// never a damaged one.
+/// DONE goes first: an interrupted removal leaves an incomplete checkpoint, never a damaged one.
 std::error_code remove_checkpoint(const std::string& folder) {
   std::error_code error;
   if (fs::remove(folder + "/DONE", error)) sync_folder(folder);
@@ -43,8 +44,7 @@ FileDigest write_rank(const std::string& path, const SafetensorsFile& file) {
                            [&](const std::string& name) { return shared.contains(name); });
 }
 
-/// Reads what a best checkpoint's DONE says, and checks that the files that it lists are there, in
-/// their lengths.
+/// Reads a best checkpoint's DONE, and checks that the files that it lists have their lengths.
 CheckpointFolder::Best read_best(const std::string& folder) {
   const std::string path = folder + "/DONE";
   const auto text = done_in(folder);
@@ -184,8 +184,7 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
   std::error_code error;
   // Looked at by symlink_status: a link that leads nowhere is something, too.
   if (fs::exists(fs::symlink_status(best_folder(), error))) return read_best(best_folder());
-  // The old folder is of a checkpoint that a run was replacing, or removing, when it was killed.
-  // Without its DONE it is none.
+  // The old one is of a run that was killed while replacing it. Without its DONE it is none.
   if (!fs::exists(old_best_folder() + "/DONE", error)) return std::nullopt;
   try {
     return read_best(old_best_folder());
@@ -230,6 +229,90 @@ void share_tensors(World& world, const std::map<std::string, std::string>& sums,
     }
   }
   if (!shared.empty()) state.metadata[kSharedTensors] = nlohmann::json(shared).dump();
+}
+
+namespace {
+
+constexpr int kNiceness = 5;
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(World& world, CheckpointFolder folder, int keep,
+                                   std::function<void(std::int64_t)> done)
+    : world_(world), folder_(std::move(folder)), keep_(keep), done_(std::move(done)) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (work_.valid()) work_.wait();
+}
+
+void CheckpointWriter::run(const std::function<void()>& work) {
+  try {
+    work_ = std::async(std::launch::async, [work] {
+      // A thread of this niceness takes a quarter of a core. Linux keeps it per thread.
+      ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+      work();
+    });
+  } catch (const std::system_error&) {  // no thread to be had: then the step waits
+    std::promise<void> result;
+    work_ = result.get_future();
+    try {
+      work();
+      result.set_value();
+    } catch (...) {
+      result.set_exception(std::current_exception());
+    }
+  }
+}
+
+void CheckpointWriter::start(std::int64_t step, SafetensorsFile state) {
+  finish();
+  on_all_ranks(world_, [&] {
+    if (world_.rank() == 0) folder_.begin(step);
+  });
+  step_ = step;
+  state_ = std::move(state);
+  ++number_;
+  if (world_.size() == 1) return write_file();
+  part_ = Part::kSums;
+  run([this] { sums_ = checksums_of(state_); });
+}
+
+void CheckpointWriter::write_file() {
+  part_ = Part::kFiles;
+  run([this] { digest_ = folder_.write(step_, world_.rank(), state_); });
+}
+
+bool CheckpointWriter::busy() const {
+  return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+void CheckpointWriter::advance() {
+  const Part ended = std::exchange(part_, Part::kNone);
+  ++number_;
+  on_all_ranks(world_, [&] {
+    if (work_.valid()) work_.get();
+  });
+  if (ended == Part::kSums) {
+    share_tensors(world_, sums_, state_);
+    return write_file();
+  }
+  if (ended == Part::kCompletion) {
+    done_(step_);
+    return;
+  }
+  if (ended != Part::kFiles) return;
+  digests_ = all_digests(world_, digest_);
+  part_ = Part::kCompletion;
+  if (world_.rank() == 0) run([this] { folder_.complete(step_, keep_, digests_); });
+}
+
+SafetensorsFile CheckpointWriter::take_used() {
+  return part_ == Part::kSums || part_ == Part::kFiles ? SafetensorsFile()
+                                                       : std::exchange(state_, {});
+}
+
+void CheckpointWriter::finish() {
+  while (pending()) advance();
 }
 
 }  // namespace starling

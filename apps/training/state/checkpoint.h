@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/inference/checkpoint_file.h"
@@ -12,9 +15,8 @@
 
 namespace starling {
 
-/// Writes a run's checkpoints: `FOLDER/checkpoints/step-N`, with the files described in
-/// apps/inference/checkpoint_file.h; DONE is written last. The trainer defines the contents of a
-/// rank's file. Write errors are Error(kOutput).
+/// Writes a run's checkpoints: `FOLDER/checkpoints/step-N`, as apps/inference/checkpoint_file.h has
+/// them; DONE is written last. Write errors are Error(kOutput).
 class CheckpointFolder {
  public:
   /// The checkpoint in `checkpoints/best`, and the value that it was chosen by.
@@ -41,13 +43,11 @@ class CheckpointFolder {
   /// Number of ranks that wrote the checkpoint.
   int ranks(std::int64_t step) const { return open(step).ranks(); }
   SafetensorsFile read(std::int64_t step, int rank) const { return open(step).read(rank); }
-  /// Renames a damaged one to step-N.damaged, so that it is ignored but kept. Returns the reason
-  /// for a failure, or "".
+  /// Renames a damaged one to step-N.damaged. Returns the reason for a failure, or "".
   std::string set_aside(std::int64_t step) const;
 
-  /// `checkpoints/best` is ignored by --resume. A new one is written to another folder, which
-  /// replaces it when complete: rank 0 makes the folder, all ranks write into it, rank 0 completes
-  /// it.
+  /// `checkpoints/best` is ignored by --resume. Rank 0 makes a folder for a new one, all ranks
+  /// write into it, and rank 0 puts it in the old one's place.
   std::string new_best_folder() const { return folder_ + "/checkpoints/best.new"; }
   void begin_best() const;
   FileDigest write_best(int rank, const SafetensorsFile& file) const;
@@ -72,5 +72,53 @@ std::vector<FileDigest> all_digests(World& world, const FileDigest& mine);
 /// checksums `sums`. What it records already, of a replica's first rank, stays true. Collective.
 void share_tensors(World& world, const std::map<std::string, std::string>& sums,
                    SafetensorsFile& state);
+
+/// Writes checkpoints in the background: a thread of each rank writes a copy of the state. All
+/// ranks begin each part of a checkpoint at the same step: first every rank computes its tensors'
+/// checksums, then writes those that no lower rank has, then rank 0 completes it with all files'
+/// digests. At most one is in progress. Errors are thrown on all ranks by the next call.
+class CheckpointWriter {
+ public:
+  /// Calls done(step) when a checkpoint is complete.
+  CheckpointWriter(World& world, CheckpointFolder folder, int keep,
+                   std::function<void(std::int64_t)> done);
+  /// Waits for this rank's thread. An unfinished checkpoint stays incomplete.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Waits for the preceding one, then starts another. Collective.
+  void start(std::int64_t step, SafetensorsFile state);
+  /// Whether a checkpoint is in progress; the same on all ranks.
+  bool pending() const { return part_ != Part::kNone; }
+  /// Whether this rank's thread is working.
+  bool busy() const;
+  /// Counts parts, equal on all ranks, to tell which one an exchange about busy() refers to.
+  std::int64_t part_number() const { return number_; }
+  /// Waits for all ranks to finish the current part, and begins the next. Collective.
+  void advance();
+  /// Waits for the checkpoint to be complete. Collective.
+  void finish();
+  /// The last state that was written, whose memory can be reused; empty while it is being written.
+  SafetensorsFile take_used();
+  void give_used(SafetensorsFile state) { state_ = std::move(state); }
+
+ private:
+  enum class Part { kNone, kSums, kFiles, kCompletion };
+  void write_file();
+  void run(const std::function<void()>& work);
+
+  World& world_;
+  CheckpointFolder folder_;
+  int keep_;
+  std::function<void(std::int64_t)> done_;
+  Part part_ = Part::kNone;
+  std::int64_t step_ = 0, number_ = 0;
+  SafetensorsFile state_;
+  std::map<std::string, std::string> sums_;  ///< of the state's tensors
+  FileDigest digest_;
+  std::vector<FileDigest> digests_;
+  std::future<void> work_;
+};
 
 }  // namespace starling

@@ -8,8 +8,7 @@
 #include "core/safetensors.h"
 
 // A summary of a data set's contents. `data.path` may differ between hosts, and for a resumed run,
-// but the contents must be the same: otherwise ranks would train on different samples, or a resumed
-// run on former test samples.
+// but the contents must be the same, lest test samples are trained on.
 
 namespace starling {
 
@@ -23,8 +22,7 @@ std::string data_path_of(const nlohmann::json& resolved);
 struct ContentsDifference {
   std::string mine, other;
 };
-/// Compares two summaries; ignores what only one of them has, as older versions have less.
-/// Error(kUsage) with `source` if `other` is not a summary.
+/// Ignores what only one summary has. Error(kUsage) with `source` if `other` is none.
 std::optional<ContentsDifference> difference_of(const std::string& mine, const std::string& other,
                                                 const std::string& source);
 
@@ -32,8 +30,7 @@ std::optional<ContentsDifference> difference_of(const std::string& mine, const s
 void save_contents(const DatasetInfo& data, SafetensorsFile& file);
 /// Whether the checkpoint says what its data held; those of older versions do not.
 bool has_contents(const SafetensorsFile& file);
-/// Error(kUsage) that says in what `data`, found at `path`, are not those that the checkpoint was
-/// made with, if it says so.
+/// Error(kUsage) where `data`, found at `path`, are not those that the checkpoint was made with.
 void check_same_contents(const SafetensorsFile& file, const std::string& source,
                          const DatasetInfo& data, const std::string& path);
 

@@ -16,9 +16,8 @@
 namespace starling {
 
 const MetricValue* Decisive::of(const std::vector<MetricValue>& values) const {
-  const auto found = std::find_if(values.begin(), values.end(), [&](const MetricValue& value) {
-    return "test_" + value.name == metric;
-  });
+  const auto found = std::ranges::find_if(
+      values, [&](const MetricValue& value) { return "test_" + value.name == metric; });
   return found == values.end() ? nullptr : &*found;
 }
 
@@ -29,7 +28,7 @@ Decisive read_decisive(ConfigSection& section, const std::vector<MetricValue>& t
   const std::string usual = tested.empty() ? "test_accuracy" : "test_" + decisive(tested).name;
   settings.metric =
       section.text("metric", usual, "the number of tests that decides, as metrics.jsonl calls it");
-  if (std::find(names.begin(), names.end(), settings.metric) == names.end())
+  if (std::ranges::find(names, settings.metric) == names.end())
     section.error("metric", "unknown value '{}'{}; allowed: {}", shown(settings.metric, 60),
                   suggestion(settings.metric, names), fmt::join(names, ", "));
   const std::string mode = section.choice("mode", "auto", {"auto", "min", "max"},

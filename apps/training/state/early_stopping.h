@@ -35,15 +35,13 @@ struct EarlyStoppingSettings : Decisive {
 class EarlyStopping {
  public:
   explicit EarlyStopping(const EarlyStoppingSettings& settings) : settings_(settings) {}
-  /// Adds a test after `step` steps; non-finite values are not an improvement. Returns whether to
-  /// end the run.
+  /// Adds a test after `step` steps; not finite is not better. Returns whether to end the run.
   bool ends(const std::vector<MetricValue>& values, std::int64_t step);
   bool ended() const { return waited_ >= settings_.patience; }
   /// Whether the next test may be the last.
   bool may_end() const { return waited_ + 1 >= settings_.patience; }
 
-  /// Saves and restores the state. Error(kUsage) with `source` if it is damaged. Starts over if the
-  /// metric has changed.
+  /// The state as text. Error(kUsage) with `source` if damaged. Starts over for another metric.
   std::string text() const;
   void read(const std::string& text, const std::string& source);
 

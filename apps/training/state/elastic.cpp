@@ -19,7 +19,7 @@
 namespace starling {
 namespace {
 
-constexpr const char* kStretches = "stretches";
+constexpr const char* kStretchesEntry = "stretches";
 constexpr const char* kMeanOf = "mean_of_ranks";
 
 /// True for the name of what an algorithm keeps of a rank.
@@ -45,8 +45,7 @@ nlohmann::json form_of(const FileTensor& tensor) {
   return {static_cast<int>(tensor.dtype), std::vector<std::int64_t>(sizes.begin(), sizes.end())};
 }
 
-/// Names, formats and shapes of the tensors that have a mean, and the other entries: rank 0's file,
-/// which says what all have.
+/// Names, formats and shapes of the tensors that have a mean, and the other entries, by rank 0.
 std::string outline(const SafetensorsFile& file) {
   nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, tensor] : file.tensors) {
@@ -154,16 +153,16 @@ void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file
                     {"batch_size", stretch.batch_size},
                     {"wanted", stretch.wanted},
                     {"joined", stretch.joined}});
-  file.metadata[kStretches] = json.dump();
+  file.metadata[kStretchesEntry] = json.dump();
 }
 
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source) {
-  const auto entry = file.metadata.find(kStretches);
+  const auto entry = file.metadata.find(kStretchesEntry);
   std::vector<Stretch> stretches;
   if (entry == file.metadata.end()) return stretches;
   const auto damaged = [&] {
-    fail(ExitCode::kUsage, "resume", {.file = source}, "the entry '{}' is damaged: {}", kStretches,
-         entry->second);
+    fail(ExitCode::kUsage, "resume", {.file = source}, "the entry '{}' is damaged: {}",
+         kStretchesEntry, entry->second);
   };
   const auto json = nlohmann::json::parse(entry->second, nullptr, false);
   if (!json.is_array() || json.empty()) damaged();

@@ -11,20 +11,17 @@
 #include "comm/world.h"
 #include "core/safetensors.h"
 
-// Continuing a run with another number of ranks: `--resume … --elastic`. Parameters, optimizer
-// states and buffers are averaged over the ranks that made the checkpoint, as when sync.switch
-// changes the algorithm. The algorithm's per-rank states are discarded.
+// Continuing a run with another number of ranks: parameters, optimizer states and buffers are
+// averaged over the ranks that made the checkpoint; per-rank states of the algorithm are discarded.
 
 namespace starling {
 
-/// The checkpoint files that this rank of the world reads, of ranks i with i % size == rank, in
-/// ascending order, with their paths.
+/// The checkpoint files that this rank reads, with their paths: of ranks i with i % size == rank.
 using RankFiles = std::vector<std::pair<std::string, SafetensorsFile>>;
 
-/// The mean of the states saved by `made` ranks. Equal on all ranks except for losses, which are
-/// those of its own files. `weighted`: names of parameters, which are averaged with the ranks'
-/// weights (Algorithm::mean_weight()). Error(kUsage) if a file's tensors differ from rank 0's, or
-/// it lacks weights although `needs_weights`. Collective.
+/// The mean of the states saved by `made` ranks, equal on all ranks except for losses. `weighted`:
+/// parameters that are averaged with the ranks' weights (Algorithm::mean_weight()). Error(kUsage)
+/// if a file differs from rank 0's in form, or lacks weights although `needs_weights`. Collective.
 SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted,
                               bool needs_weights, World& world);
 /// Whether a state is such a mean, or equal on all ranks: their algorithm begins anew.
@@ -34,12 +31,10 @@ void mark_as_mean_of_ranks(SafetensorsFile& file, int ranks);
 /// The stretches of the run that made a checkpoint; `config` is what its resolved config says.
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);
 void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file);
-/// Appends the stretch of a run that continues from `step` with another number of ranks, with this
-/// batch size, or if 0 the one according to `elastic`.
+/// Appends a stretch from `step` on, with this batch size, or if 0 the one according to `elastic`.
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
                                const ElasticSettings& elastic, std::int64_t batch_size = 0);
-/// "going on from step 6 with 3 ranks in place of 4: batch_size 43 in place of 32, 129 samples an
-/// update in place of 128"
+/// "elastic: from step 6 on 3 ranks in place of 4, batch_size 43 in place of 32, …"
 std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
                     std::int64_t accumulate, const ElasticSettings& elastic);
 

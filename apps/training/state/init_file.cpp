@@ -5,7 +5,6 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -35,8 +34,8 @@ bool matches(const std::string& pattern, const std::string& name) {
 }
 
 bool skipped(const InitialFile& init, const std::string& name) {
-  return std::any_of(init.skip.begin(), init.skip.end(),
-                     [&](const std::string& pattern) { return matches(pattern, name); });
+  return std::ranges::any_of(init.skip,
+                             [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
 /// The same of a tensor of the model, whose name a file may have without its front.
@@ -84,8 +83,7 @@ void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model)
     const auto has = [&](const auto& entry) {
       return entry.first.starts_with(prefix) && entry.first.size() > prefix.size();
     };
-    return !of_model && !file.tensors.empty() &&
-           std::all_of(file.tensors.begin(), file.tensors.end(), has);
+    return !of_model && !file.tensors.empty() && std::ranges::all_of(file.tensors, has);
   };
   for (bool more = true; more;) {
     more = false;
@@ -159,8 +157,7 @@ void check_patterns(const InitialFile& init, std::set<std::string> names, Model&
   each_tensor(model,
               [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
   for (const std::string& pattern : init.skip) {
-    if (std::any_of(names.begin(), names.end(),
-                    [&](const std::string& name) { return matches(pattern, name); }))
+    if (std::ranges::any_of(names, [&](const std::string& name) { return matches(pattern, name); }))
       continue;
     const std::string near = suggestion(pattern, {names.begin(), names.end()});
     fail(ExitCode::kUsage, "config",

@@ -28,14 +28,12 @@ struct InitialFile {
 std::string load_initial_file(const InitialFile& init, Model& model);
 /// Whether a tensor of the model matches a pattern, and keeps its own initialisation.
 bool keeps_own(const InitialFile& init, const Model& model, const std::string& name);
-/// Checks shapes and ranges of the file's numbers, for parameters in `dtype` and arithmetic in
-/// `compute`, before a run makes its output folder. The model has no memory afterwards.
+/// Checks the file's shapes and numbers before a run. The model has no memory afterwards.
 void check_initial_file(const InitialFile& init, Model& model, DType dtype = DType::kFloat32,
                         DType compute = DType::kFloat32);
 /// Metadata of the file to keep in the run's models: additional files (Companions), and its
-/// tokenizer if the data has none. Empty if its token embedding is skipped. Error(kUsage) if the
-/// meaning of tokens differs between the file, or the tokenizer next to it, and the data set, which
-/// must be open.
+/// tokenizer if the data has none. Empty if its token embedding is skipped. Error(kUsage) if tokens
+/// mean something else to the file, or the tokenizer next to it, than to the open data set.
 std::map<std::string, std::string> check_initial_tokens(const InitialFile& init, Model& model,
                                                         const DatasetInfo& data);
 

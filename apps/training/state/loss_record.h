@@ -9,15 +9,13 @@
 
 namespace starling {
 
-/// The losses of the steps since the last line of metrics. They stay on the device until somebody
-/// asks, so that no step waits for it.
+/// The losses since the last line of metrics, on the device until somebody asks: no step waits.
 class LossRecord {
  public:
   LossRecord(Backend& backend, DType dtype, std::int64_t capacity)
       : ring_(backend, Shape{capacity}, dtype), host_(static_cast<std::size_t>(capacity)) {}
 
-  /// Adds a micro-batch's share (a scalar on the device) to the loss of the step that is `step`
-  /// updates in.
+  /// Adds a micro-batch's share (a scalar on the device) to the loss of the `step`th step.
   void add(const Tensor& loss, std::int64_t step, bool first_micro_batch) {
     if (first_micro_batch && used_ == ring_.elements()) drain();
     if (first_micro_batch) {

@@ -34,8 +34,7 @@ const LossScaleState& LossScaler::settle() {
   pending_->synchronize(arrival_);
   pending_ = nullptr;
   if (answer_[1] != 0.0) {
-    // The scale does not go below least / 2, which says as much as less would. The row may go on
-    // for long before somebody looks, and 0 has no inverse.
+    // Not below least / 2, which says as much: the row may go on for long, and 0 has no inverse.
     state_.scale = std::max(state_.scale / 2.0, settings_.least / 2.0);
     state_.clean_steps = 0;
     if (state_.scale < settings_.least && diverged_step_ < 0) diverged_step_ = step_;

@@ -25,9 +25,8 @@ struct LossScaleState {
 };
 
 /// Dynamic loss scaling on one rank. The device determines whether a step's gradients overflowed.
-/// The result is copied to the host while the next forward pass is issued, and waited for only when
-/// the backward pass needs the scale, so that the device is not idle. With graphs, which need the
-/// scale at launch, the host waits for the preceding step.
+/// The host gets the result while the next forward pass is issued, and waits for it only when the
+/// backward pass needs the scale. With graphs it waits for the preceding step.
 class LossScaler {
  public:
   explicit LossScaler(const LossScaleSettings& settings = {})

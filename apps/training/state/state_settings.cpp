@@ -1,7 +1,6 @@
 #include "apps/training/state/state_settings.h"
 
 #include <filesystem>
-#include <optional>
 #include <system_error>
 #include <utility>
 

@@ -4,12 +4,11 @@
 #include <string>
 
 #include "apps/training/optimizer/optimizer_settings.h"
-#include "apps/training/schedules/interval.h"
+#include "apps/training/schedules/run_length.h"
 #include "apps/training/state/early_stopping.h"
 #include "apps/training/state/init_file.h"
-#include "apps/training/state/lookahead.h"
 #include "apps/training/state/loss_scaler.h"
-#include "apps/training/state/model_average.h"
+#include "apps/training/state/model_copy.h"
 #include "apps/training/sync/sync_settings.h"
 #include "core/config.h"
 #include "layers/linear.h"

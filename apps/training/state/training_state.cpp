@@ -7,16 +7,15 @@
 #include <set>
 #include <utility>
 
-#include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/training/state/data_contents.h"
+#include "apps/training/state/model_copy.h"
 #include "comm/algorithm.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/text.h"
 
 namespace starling {
-
 namespace {
 
 /// Keys that a resumed run may change, by path; whole sections where the path is a section's. Of
@@ -37,16 +36,14 @@ const std::set<std::string>& changeable_keys() {
 }
 
 /// Keys that may differ with another number of ranks.
-const std::set<std::string>& elastic_keys() {
-  static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb", "sync.replica"};
-  return keys;
+bool is_elastic(const std::string& path) {
+  return path == "sync.topology" || path == "sync.bucket_mb" || path == "sync.replica";
 }
 
 constexpr const char* kComplexities = "data.complexity";
 
-/// Keys that older checkpoints do not have, by path, with what they did then. A run may write these
-/// out; any other key that a checkpoint lacks must be left to its default, which is what programs
-/// did that did not know it.
+/// Keys that older checkpoints do not have, with what programs did then, which a run may write out.
+/// Any other key that a checkpoint lacks must be left to its default.
 const std::map<std::string, nlohmann::json>& later_keys() {
   static const std::map<std::string, nlohmann::json> keys{
       {"optimizer.noise_correction", 1.0},
@@ -61,10 +58,7 @@ const std::map<std::string, nlohmann::json>& later_keys() {
 }
 
 /// States that older checkpoints lack: they stay zero, which the algorithm recognises.
-const std::set<std::string>& later_states() {
-  static const std::set<std::string> names{"sync.omega"};
-  return names;
-}
+bool is_later_state(const std::string& name) { return name == "sync.omega"; }
 
 nlohmann::json child(const nlohmann::json& object, const std::string& name) {
   return object.is_object() ? object.value(name, nlohmann::json()) : nlohmann::json();
@@ -75,7 +69,7 @@ nlohmann::json child(const nlohmann::json& object, const std::string& name) {
 void compare(const nlohmann::json& saved, const nlohmann::json& given,
              const nlohmann::json& written, const std::string& path, const std::string& source,
              bool elastic, std::vector<std::string>& changed, bool free = false) {
-  free = free || changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0);
+  free = free || changeable_keys().count(path) != 0 || (elastic && is_elastic(path));
   if (free && !(saved.is_object() && given.is_object())) {
     if (saved != given && !(saved.is_null() && written.is_null()))
       changed.push_back(fmt::format("{} {} → {}", path, saved.dump(), given.dump()));
@@ -102,7 +96,7 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given,
   fail(ExitCode::kUsage, "resume", {.file = source},
        "the config now says {} for {}, the checkpoint was made with {}; give the same, {}or start "
        "another output folder",
-       given.dump(), path, saved.dump(), elastic_keys().contains(path) ? "add --elastic, " : "");
+       given.dump(), path, saved.dump(), is_elastic(path) ? "add --elastic, " : "");
 }
 
 /// States that are a few numbers of the whole run.
@@ -157,11 +151,8 @@ class Loading {
     load(name, tensor, like.layout);
   }
   void load(const std::string& name, const Tensor& tensor, TensorLayout layout) const {
-    const auto it = file_.tensors.find(name);
-    if (it == file_.tensors.end() && later_states().count(name) != 0) return;
-    if (it == file_.tensors.end())
-      fail(ExitCode::kUsage, "resume", {.file = source_}, "tensor {} is missing", name);
-    from_file_tensor(it->second, tensor, layout, source_ + ": tensor " + name);
+    if (file_.tensors.contains(name) || !is_later_state(name))
+      load_tensor(file_, source_, name, tensor, layout);
   }
 
  private:
@@ -342,9 +333,8 @@ std::vector<std::string> check_resumable(const SafetensorsFile& file, const std:
          name_of(compute), made);
   }
   if (data) {
-    // First the keys of the data, then what they come to, then what follows from that, such as a
-    // model's outputs. The number of classes is of the last where the checkpoint says it elsewhere:
-    // it follows the folder, which is what the error is to name.
+    // The keys of the data, then what they come to, then what follows from that. The number of
+    // classes follows the folder, which is what the error is to name.
     nlohmann::json of_data = child(saved, "data");
     if (has_contents(file) && of_data.contains("classes"))
       of_data["classes"] = child(child(resolved_config, "data"), "classes");

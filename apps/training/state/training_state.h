@@ -35,9 +35,8 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
                            const nlohmann::json& resolved_config, int ranks, DType compute,
                            SafetensorsFile used = {}, PutTensor put = to_file_tensor,
                            Replica* replica = nullptr);
-/// Restores such a state. `source`: the file, for errors. Without `sync` the algorithm's states are
-/// not restored: it starts over. With `own_alone` only what is in no bucket is restored, as another
-/// rank of the replica restores the rest.
+/// Restores such a state. `source`: the file, for errors. Without `sync` the algorithm starts over.
+/// `own_alone`: only what is in no bucket, as another rank of the replica restores the rest.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
                        std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync = true,
                        bool own_alone = false, Replica* replica = nullptr);

@@ -11,9 +11,8 @@
 
 namespace starling {
 
-/// Gives the parameters of divided buckets whole values in host memory, for as long as it lives: an
-/// export, for example, reads a model tensor by tensor. It does nothing where no bucket is divided.
-/// The buckets must outlive it.
+/// Gives the parameters of divided buckets whole values in host memory, for as long as it lives, so
+/// that a model is read tensor by tensor. The buckets must outlive it.
 class WholeValues {
  public:
   /// Uninitialised values, of vectors too.

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "core/operations/along.h"
 #include "core/operations/pointwise.h"
@@ -19,8 +18,8 @@ std::int64_t Confusions::at(std::int64_t label, std::int64_t predicted) const {
 }
 
 bool Confusions::lacks_numbers() const {
-  return std::any_of(counts.begin(), counts.end(),
-                     [&](const auto& entry) { return entry.first.second == classes; });
+  return std::ranges::any_of(counts,
+                             [&](const auto& entry) { return entry.first.second == classes; });
 }
 
 void ConfusionCounter::add(const TaskOutput& output) {

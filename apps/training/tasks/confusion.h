@@ -10,8 +10,7 @@
 
 namespace starling {
 
-/// A sparse confusion matrix: memory grows with the pairs that occur, not with the square of
-/// classes.
+/// A sparse confusion matrix: memory grows with the pairs that occur.
 struct Confusions {
   /// Above this, no dense table is written.
   static constexpr std::int64_t kMostInTable = 1000;
@@ -24,8 +23,7 @@ struct Confusions {
   bool lacks_numbers() const;  ///< for some sample
 };
 
-/// Collects each batch's labels and predictions on the device and counts them at the end, so that
-/// no batch waits for the host.
+/// Keeps each batch's labels and predictions on the device until the end: no batch waits.
 class ConfusionCounter {
  public:
   /// Memory for this number of samples.

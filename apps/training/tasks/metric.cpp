@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <utility>
 
-#include "apps/training/tasks/language_model.h"
 #include "core/error.h"
 #include "core/operations/along.h"
 #include "core/operations/checker.h"
@@ -15,6 +14,7 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/operations/reduce.h"
+#include "core/view.h"
 #include "layers/functions.h"
 
 namespace starling {
@@ -31,6 +31,12 @@ void add_to(const Tensor& totals, std::int64_t place, const Tensor& number, doub
        .accumulate = true});
 }
 
+/// Metric::needs() of those that compare scores with the number of a class.
+std::string needs_classes(const Shape& outputs, const TensorInfo& targets) {
+  const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
+  return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";
+}
+
 /// The plain cross entropy, and how often the label's score is the largest or among the five
 /// largest.
 class ClassificationMetric final : public Metric {
@@ -38,8 +44,7 @@ class ClassificationMetric final : public Metric {
   explicit ClassificationMetric(std::int64_t outputs) : top5_(outputs > 10) {}
   std::int64_t sums() const override { return 4; }
   std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
-    const bool rows = outputs.elements() == targets.shape.elements() * outputs.back();
-    return rows && targets.dtype == DType::kInt32 ? "" : "a class number for each row of outputs";
+    return needs_classes(outputs, targets);
   }
   void add(const Task& task, const TaskOutput& output, const Tensor& totals, Pass&) const override {
     const Tensor& scores = output.outputs.value();
@@ -54,6 +59,67 @@ class ClassificationMetric final : public Metric {
 
  private:
   bool top5_;
+};
+
+/// Loss over all test targets, perplexity, bits_per_byte and token_accuracy.
+class LanguageModelMetric final : public Metric {
+ public:
+  /// `only`: the one value that it gives; empty: all that there are.
+  explicit LanguageModelMetric(std::string only = {}) : only_(std::move(only)) {}
+  std::int64_t sums() const override { return 5; }
+  bool takes_head() const override { return true; }
+  std::string needs(const Shape& outputs, const TensorInfo& targets) const override {
+    return needs_classes(outputs, targets);
+  }
+  void add(const Task& task, const TaskOutput& output, const Tensor& totals,
+           Pass& pass) const override {
+    Backend& backend = pass.backend;
+    const Tensor& x = output.outputs.value();
+    const std::int64_t rows = output.targets.elements(), width = x.shape().back();
+    const Tensor outputs = x.reshaped({rows, width}), labels = output.targets.reshaped({rows});
+    const auto count = [&](const View& logits, const Tensor& of) {
+      add_scores(logits.tensor(), logits.shape()[1], of, true, false, totals);
+    };
+    if (const DatasetInfo& data = task.data(); data.test_bytes > 0.0) {
+      const Tensor one(backend, Shape{1}, DType::kFloat64);
+      backend.fill(one, 1.0);
+      const double samples =
+          static_cast<double>(x.shape()[0]) / static_cast<double>(data.test_samples);
+      backend.weighted_sum({.in = {one},
+                            .weight = {*data.test_bytes * samples},
+                            .terms = 1,
+                            .out = totals.slice(4, Shape{1}),
+                            .accumulate = true});
+    }
+    if (!output.head) return count(outputs, labels);
+    functions::logits_by_rows(
+        backend, outputs, output.head->operand(), 0,
+        [&](std::int64_t first, const View& logits) {
+          count(logits, labels.slice(first, {logits.shape()[0]}));
+        },
+        -std::numeric_limits<double>::infinity());
+  }
+  std::vector<MetricValue> values(std::span<const double> sums, double) const override {
+    const double loss = sums[0] / (sums[3] > 0.0 ? sums[3] : std::nan(""));
+    std::vector<MetricValue> values{{"loss", loss}, {"perplexity", std::exp(loss)}};
+    if (sums[4] > 0.0) values.push_back({"bits_per_byte", sums[0] / std::numbers::ln2 / sums[4]});
+    // No share: a test is the better for its loss
+    values.push_back({"token_accuracy", sums[1] / sums[3], false, true});
+    std::erase_if(values,
+                  [&](const MetricValue& value) { return !only_.empty() && value.name != only_; });
+    return values;
+  }
+  std::vector<MetricValue> of_tests(const DatasetInfo& data) const override {
+    if (only_ == "bits_per_byte" && !data.test_bytes)
+      fail(ExitCode::kUsage, "config", {.key = "task.metrics"},
+           "has bits_per_byte, but nobody knows how many bytes a token of this data is; give "
+           "data.tokenizer, or leave it out");
+    const double sums[] = {0.0, 0.0, 0.0, 0.0, data.test_bytes ? 1.0 : 0.0};
+    return values(sums, 0.0);
+  }
+
+ private:
+  std::string only_;
 };
 
 /// The loss that is trained with, whatever it is.
@@ -212,8 +278,7 @@ std::vector<MetricValue> tested_values(const Task& task, const DatasetInfo& data
 }
 
 const MetricValue& decisive(const std::vector<MetricValue>& values) {
-  const auto share = std::find_if(values.begin(), values.end(),
-                                  [](const MetricValue& value) { return value.share; });
+  const auto share = std::ranges::find_if(values, &MetricValue::share);
   return share != values.end() ? *share : values.front();
 }
 
@@ -231,7 +296,16 @@ void register_builtin_metrics() {
     metrics().add(
         "loss", [](std::int64_t) { return std::make_unique<MeanLoss>(); },
         "the loss that is trained with");
-    add_language_model_metrics(metrics());
+    const auto add_text = [](const char* name, const char* only, const char* doc) {
+      metrics().add(
+          name, [only](std::int64_t) { return std::make_unique<LanguageModelMetric>(only); }, doc);
+    };
+    add_text("language_model", "",
+             "loss over all targets, perplexity, bits_per_byte and token_accuracy, in one pass");
+    add_text("perplexity", "perplexity", "e to the mean cross entropy over all test targets");
+    add_text("bits_per_byte", "bits_per_byte",
+             "the targets' cross entropies in bits over the bytes of text that they are");
+    add_text("token_accuracy", "token_accuracy", "share of the targets whose score is the largest");
     const auto add = [](const char* name, NumberMetric::Kind kind, const char* doc) {
       metrics().add(
           name,

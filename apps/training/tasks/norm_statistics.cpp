@@ -19,7 +19,7 @@ namespace {
 bool is_frozen_statistic(const Model& model, const std::string& buffer) {
   const std::string norm = buffer.substr(0, buffer.rfind('.') + 1);
   const auto& parameters = model.parameters();
-  return std::none_of(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+  return std::ranges::none_of(parameters, [&](const Parameter* parameter) {
     return parameter->trainable &&
            (parameter->name == norm + "weight" || parameter->name == norm + "bias");
   });

@@ -2,15 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "apps/data/image_collate.h"
-#include "apps/training/tasks/language_model.h"
 #include "apps/training/tasks/metric.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "layers/functions.h"
+#include "layers/language_model.h"
 
 namespace starling {
 namespace {
@@ -95,6 +96,70 @@ class RegressionTask final : public Task {
   Shape input_, target_;
 };
 
+/// Tokens {T} in, at each place scores of the vocabulary for the next one, against targets {T}, of
+/// which functions::kIgnoreIndex is ignored.
+class LanguageModelTask final : public Task {
+ public:
+  explicit LanguageModelTask(const DatasetInfo& data)
+      : Task(data),
+        tokens_(needed("language_model", "tokens")),
+        targets_(needed("language_model", "targets")) {
+    if (tokens_.shape.rank() == 1 && targets_.shape == tokens_.shape &&
+        tokens_.dtype == DType::kInt32 && targets_.dtype == DType::kInt32 && targets_.classes > 0)
+      return;
+    fail(ExitCode::kUsage, "config", {.key = "task.type"},
+         "language_model needs tokens and targets of int32 {{T}}, the targets of so "
+         "many classes; these are {} of {} and {} of {}, {}",
+         tokens_.shape.text(), name_of(tokens_.dtype), targets_.shape.text(),
+         name_of(targets_.dtype), starling::counted(targets_.classes, "class"));
+  }
+  Shape input() const override { return tokens_.shape; }
+  std::int64_t outputs() const override { return std::max(tokens_.classes, targets_.classes); }
+  void check_model(const Model& model, const ConfigSection& section) const override {
+    const Shape& shape = model.output_shape();
+    if (shape.rank() != 2 || shape[0] != tokens_.shape[0])
+      section.error("type",
+                    "the model gives {}, but a score for each token of the vocabulary is needed at "
+                    "each of {} places: {}",
+                    shape.text(), tokens_.shape[0], Shape{tokens_.shape[0], outputs()}.text());
+    if (data().find("positions") && !model.language_model())
+      section.error("type",
+                    "the samples have several documents, and this model cannot keep attention "
+                    "within one; needed: gpt2, llama or another language model of its kind, or "
+                    "data without `documents` and `pack`");
+    if (shape[1] < outputs())
+      section.error(model.language_model() ? "vocab" : "",
+                    "the model has scores for {}, the data has {}; allowed: as many or more",
+                    starling::counted(shape[1], "token"), outputs());
+  }
+  std::string usual_loss() const override { return "cross_entropy"; }
+  std::vector<std::string> usual_metrics() const override { return {"language_model"}; }
+  std::string_view target() const override { return "targets"; }
+  bool ignores() const override { return data().ignores(); }
+  std::int64_t targets_of_sample() const override { return targets_.shape[0]; }
+
+  TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
+    const Variable tokens(batch["tokens"]);
+    const Tensor* const positions = batch.find("positions");
+    pass.positions = positions ? *positions : Tensor();
+    LanguageModel* const text = model.language_model();
+    if (!text || !loss() || !loss()->is_cross_entropy())
+      return {model.forward(tokens, pass), batch["targets"]};
+    return {text->hidden(tokens, pass), batch["targets"], &text->head()};
+  }
+  Variable loss(const TaskOutput& output, double share, Pass& pass) const override {
+    if (!output.head) return Task::loss(output, share, pass);
+    return named("loss", "", [&] {
+      return functions::linear_cross_entropy(output.outputs, *output.head, output.targets, share,
+                                             pass);
+    });
+  }
+  using Task::loss;
+
+ private:
+  TensorInfo tokens_, targets_;
+};
+
 }  // namespace
 
 Task::Task(const DatasetInfo& data) : data_(data) {}
@@ -158,7 +223,12 @@ void register_builtin_tasks() {
           return std::make_unique<RegressionTask>(data);
         },
         "rows of a table to numbers");
-    add_language_model_task(tasks());
+    tasks().add(
+        "language_model",
+        [](ConfigSection&, const DatasetInfo& data) {
+          return std::make_unique<LanguageModelTask>(data);
+        },
+        "tokens to the token that follows each; the loss is the mean over an update's targets");
     return true;
   }();
   static_cast<void>(once);

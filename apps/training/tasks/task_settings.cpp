@@ -61,7 +61,7 @@ LossSettings read_class_weights(ConfigSection& section, const std::string& type,
   const std::vector<double> weights = section.numbers(key, {}, Range::at_least(0.0), "");
   if (static_cast<std::int64_t>(weights.size()) != outputs)
     section.error(key, "has {} numbers; needed: {}, one for each output", weights.size(), outputs);
-  if (std::all_of(weights.begin(), weights.end(), [](double w) { return w == 0.0; }))
+  if (std::ranges::all_of(weights, [](double w) { return w == 0.0; }))
     section.error(key, "has zeros alone, so nothing would count; needed: a number above 0");
   loss->set_class_weights(weights);
   return {};

@@ -7,7 +7,7 @@
 
 #include "apps/data/augment.h"
 #include "apps/inference/test_views.h"
-#include "apps/training/schedules/interval.h"
+#include "apps/training/schedules/run_length.h"
 #include "apps/training/tasks/task.h"
 #include "core/config.h"
 #include "layers/layer.h"
@@ -23,8 +23,7 @@ struct EvaluateSettings {
 };
 EvaluateSettings read_evaluate(ConfigSection& root, const DatasetInfo& data);
 
-/// Reads `task`, for the data's samples. `metrics` gets the names of the metrics, which are made
-/// once there is a model.
+/// Reads `task`. `metrics` gets the names of the metrics, which are made once there is a model.
 std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
                                 std::vector<std::string>& metrics);
 /// Reads `model`, for the task.

@@ -1,7 +1,6 @@
 #include "apps/training/tasks/training_pass.h"
 
 #include <algorithm>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -110,8 +109,8 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     trace.target_flops = 3.0 * flops / static_cast<double>(shape.batch_size * targets);
   }
   for (Parameter* parameter : model.parameters()) {
-    if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(),
-                                          parameter) == trace.ready_order.end()) {
+    if (parameter->trainable &&
+        std::ranges::find(trace.ready_order, parameter) == trace.ready_order.end()) {
       trace.unused.push_back(parameter);
     }
   }
