@@ -18,6 +18,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -25,7 +26,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -125,18 +125,6 @@ std::pair<std::string, bool> try_folder(const std::string& folder) {
   return {"", locks};
 }
 
-/// The bytes of a line "Key:  123 kB" of /proc/meminfo.
-double memory_line(std::string_view key) {
-  std::ifstream in("/proc/meminfo");
-  for (std::string name, unit; in >> name;) {
-    double kib = 0.0;
-    in >> kib;
-    std::getline(in, unit);
-    if (name == key) return kib * 1024.0;
-  }
-  return NAN;
-}
-
 /// A rank's GPU, or why it has none.
 nlohmann::json gpu_facts() {
   try {
@@ -175,6 +163,7 @@ nlohmann::json host_facts(const std::string& folder) {
   rlimit files{};
   ::getrlimit(RLIMIT_NOFILE, &files);
   const double quota = cpu_quota();
+  const std::uint64_t memory = available_bytes();
   nlohmann::json facts{{"host", host_name()},
                        {"version", version_text()},
                        {"commit", commit_text()},
@@ -182,7 +171,7 @@ nlohmann::json host_facts(const std::string& folder) {
                        {"cpu", open_backend(DeviceType::kCpu, 1)->description()},
                        {"cores", static_cast<int>(std::thread::hardware_concurrency())},
                        {"usable_cores", usable_cores()},
-                       {"memory_available", memory_line("MemAvailable:")},
+                       {"memory_available", memory > 0 ? static_cast<double>(memory) : NAN},
                        {"shared_memory_free", free_bytes("/dev/shm")},
                        {"open_files", static_cast<double>(files.rlim_cur)},
                        {"addresses", own_addresses()},

@@ -138,6 +138,21 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const DataSettings
   return text;
 }
 
+/// Classes of other names, or in another order, would be measured as errors.
+void check_same_names(const SafetensorsFile& saved, const std::string& file,
+                      const std::vector<std::string>& of_data) {
+  // The file is another program's, or has no class names.
+  if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;
+  const std::vector<std::string> of_model = description_of(saved, file).classes;
+  for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
+    if (of_model[k] == of_data[k]) continue;
+    fail(ExitCode::kUsage, "evaluate",
+         "{}: its class {} is {}, the data's is {}; needed: data of the model's classes, in their "
+         "order",
+         file, k, told_apart(of_model[k]), told_apart(of_data[k]));
+  }
+}
+
 }  // namespace
 
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
@@ -181,25 +196,6 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
   }
   return text;
 }
-
-namespace {
-
-/// Classes of other names, or in another order, would be measured as errors.
-void check_same_names(const SafetensorsFile& saved, const std::string& file,
-                      const std::vector<std::string>& of_data) {
-  // The file is another program's, or has no class names.
-  if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;
-  const std::vector<std::string> of_model = description_of(saved, file).classes;
-  for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
-    if (of_model[k] == of_data[k]) continue;
-    fail(ExitCode::kUsage, "evaluate",
-         "{}: its class {} is {}, the data's is {}; needed: data of the model's classes, in their "
-         "order",
-         file, k, told_apart(of_model[k]), told_apart(of_data[k]));
-  }
-}
-
-}  // namespace
 
 ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend,
                         Transport& transport) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -32,7 +31,7 @@ bool own_to_a_host(const std::string& path) {
                                         "init",
                                         "sync.transport.interface",
                                         "sync.transport.secret"};
-  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](std::string_view key) {
+  return std::ranges::any_of(kKeys, [&](std::string_view key) {
     return path.starts_with(key) && (path.size() == key.size() || path[key.size()] == '.');
   });
 }

@@ -65,6 +65,74 @@ void agree(StepModel& step, World& world) {
   for (std::size_t i = 0; i < step.tensors.size(); ++i) step.tensors[i].ready = values[i + 3];
 }
 
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPasses = 3;         // after one that warms up
+constexpr double kLongPass = 2.0;  // seconds: one such pass says enough
+
+struct PassTimes {
+  double forward = 0.0, backward = 0.0;
+  std::vector<double> ready;  ///< seconds into the backward pass, in the order of readiness
+};
+
+PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& backend) {
+  PassTimes times;
+  Clock::time_point start = Clock::now();
+  const auto lap = [&] {
+    backend.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  Tape tape(backend);
+  tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
+  Pass pass{.backend = backend,
+            .tape = &tape,
+            .training = true,
+            .recompute = config.device.recompute.value_or(Pass::usual_recompute(backend.device()))};
+  training_pass(*config.task, *config.model, batch, pass, {.before_backward = [&](const Variable&) {
+    times.forward = lap();
+    start = Clock::now();
+  }});
+  times.backward = lap();
+  return times;
+}
+
+/// Flops a second of the work on the matrix that has the most of them; 0: no parameter has any.
+double matrix_rate(const TrainConfig& config, Backend& backend) {
+  const OptimizerRule* rule = nullptr;
+  LayerExtent layer;
+  double flops = 0.0;
+  for (const Parameter* parameter : config.model->parameters()) {
+    const double own = parameter->trainable ? matrix_flops(config, *parameter) : 0.0;
+    if (own <= flops) continue;
+    rule = &config.optimizer.rule_of(*parameter);
+    layer = layer_of(*parameter);
+    flops = own;
+  }
+  if (!rule) return 0.0;
+  const auto numbers = [&](std::int64_t count) {
+    Tensor tensor(backend, Shape{count}, config.device.dtype);
+    // The norm is below 1, as a direction has
+    backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));
+    return tensor;
+  };
+  UpdateArgs args{.x = numbers(layer.elements), .gradient = numbers(layer.elements)};
+  args.x_out = args.x;
+  for (std::size_t k = 0; k < rule->facts().states.size(); ++k)
+    args.states.push_back(numbers(layer.elements));
+  args.decay = Tensor(backend, Shape{layer.elements / kDecayBlock}, DType::kUInt8);
+  backend.fill(args.decay, 0.0);
+  const Tensor workspace = numbers(rule->workspace({layer}));
+  double seconds = 0.0;
+  for (int run = 0; run < 2 && seconds <= kLongPass; ++run) {  // the first one warms up
+    backend.synchronize();
+    const Clock::time_point start = Clock::now();
+    rule->finish_matrix(backend, args, layer, workspace);
+    backend.synchronize();
+    seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return flops / std::max(seconds, 1e-9);
+}
+
 }  // namespace
 
 std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
@@ -141,78 +209,6 @@ void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::j
   apply(config, site, sync->value("algorithm", nlohmann::json()),
         sync->value("topology", nlohmann::json()), sync->value("bucket_mb", kUsualBucket));
 }
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr int kPasses = 3;         // after one that warms up
-constexpr double kLongPass = 2.0;  // seconds: one such pass says enough
-
-struct PassTimes {
-  double forward = 0.0, backward = 0.0;
-  std::vector<double> ready;  ///< seconds into the backward pass, in the order of readiness
-};
-
-PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& backend) {
-  PassTimes times;
-  Clock::time_point start = Clock::now();
-  const auto lap = [&] {
-    backend.synchronize();
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  Tape tape(backend);
-  tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
-  Pass pass{.backend = backend,
-            .tape = &tape,
-            .training = true,
-            .recompute = config.device.recompute.value_or(Pass::usual_recompute(backend.device()))};
-  training_pass(*config.task, *config.model, batch, pass, {.before_backward = [&](const Variable&) {
-    times.forward = lap();
-    start = Clock::now();
-  }});
-  times.backward = lap();
-  return times;
-}
-
-/// Flops a second of the work on the matrix that has the most of them; 0: no parameter has any.
-double matrix_rate(const TrainConfig& config, Backend& backend) {
-  const OptimizerRule* rule = nullptr;
-  LayerExtent layer;
-  double flops = 0.0;
-  for (const Parameter* parameter : config.model->parameters()) {
-    const double own = parameter->trainable ? matrix_flops(config, *parameter) : 0.0;
-    if (own <= flops) continue;
-    rule = &config.optimizer.rule_of(*parameter);
-    layer = layer_of(*parameter);
-    flops = own;
-  }
-  if (!rule) return 0.0;
-  const auto numbers = [&](std::int64_t count) {
-    Tensor tensor(backend, Shape{count}, config.device.dtype);
-    // The norm is below 1, as a direction has
-    backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));
-    return tensor;
-  };
-  UpdateArgs args{.x = numbers(layer.elements), .gradient = numbers(layer.elements)};
-  args.x_out = args.x;
-  for (std::size_t k = 0; k < rule->facts().states.size(); ++k)
-    args.states.push_back(numbers(layer.elements));
-  args.decay = Tensor(backend, Shape{layer.elements / kDecayBlock}, DType::kUInt8);
-  backend.fill(args.decay, 0.0);
-  const Tensor workspace = numbers(rule->workspace({layer}));
-  double seconds = 0.0;
-  for (int run = 0; run < 2 && seconds <= kLongPass; ++run) {  // the first one warms up
-    backend.synchronize();
-    const Clock::time_point start = Clock::now();
-    rule->finish_matrix(backend, args, layer, workspace);
-    backend.synchronize();
-    seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  }
-  return flops / std::max(seconds, 1e-9);
-}
-
-}  // namespace
 
 StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
   Model& model = *config.model;

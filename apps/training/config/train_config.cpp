@@ -226,6 +226,35 @@ std::vector<ConfigKey> common_keys() {
   return root.declared();
 }
 
+/// A pass that operations refuse is the config's fault where a smaller batch_size is computed.
+ShapeTrace trace_pass(const TrainConfig& config) {
+  const auto trace = [&](std::int64_t batch_size) {
+    PassShape shape = config.pass_shape();
+    shape.batch_size = batch_size;
+    return trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
+  };
+  const std::int64_t given = config.length.batch_size;
+  try {
+    return trace(given);
+  } catch (const Error& refusal) {
+    if (refusal.code() != ExitCode::kInternal) throw;
+    std::int64_t works = 0, fails = given;
+    while (fails - works > 1) {
+      const std::int64_t middle = works + (fails - works) / 2;
+      try {
+        trace(middle);
+        works = middle;
+      } catch (const Error&) {
+        fails = middle;
+      }
+    }
+    if (works == 0) throw;  // no matter of the batch's size
+    fail(ExitCode::kUsage, "config", {.file = config.source, .key = "batch_size"},
+         "{} is more than the model can take at once ({}); allowed: <= {}", given,
+         message_of(refusal), works);
+  }
+}
+
 }  // namespace
 
 TrainConfig read_train_config(const nlohmann::json& given, const std::string& source,
@@ -297,39 +326,6 @@ std::string describe_config() {
   return text;
 }
 
-namespace {
-
-/// A pass that operations refuse is the config's fault where a smaller batch_size is computed.
-ShapeTrace trace_pass(const TrainConfig& config) {
-  const auto trace = [&](std::int64_t batch_size) {
-    PassShape shape = config.pass_shape();
-    shape.batch_size = batch_size;
-    return trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
-  };
-  const std::int64_t given = config.length.batch_size;
-  try {
-    return trace(given);
-  } catch (const Error& refusal) {
-    if (refusal.code() != ExitCode::kInternal) throw;
-    std::int64_t works = 0, fails = given;
-    while (fails - works > 1) {
-      const std::int64_t middle = works + (fails - works) / 2;
-      try {
-        trace(middle);
-        works = middle;
-      } catch (const Error&) {
-        fails = middle;
-      }
-    }
-    if (works == 0) throw;  // no matter of the batch's size
-    fail(ExitCode::kUsage, "config", {.file = config.source, .key = "batch_size"},
-         "{} is more than the model can take at once ({}); allowed: <= {}", given,
-         message_of(refusal), works);
-  }
-}
-
-}  // namespace
-
 ShapeTrace trace_shapes(const TrainConfig& config) {
   ShapeTrace trace = trace_pass(config);
   const std::int64_t buckets = std::ssize(plan_buckets(config, trace).buckets);
@@ -365,54 +361,45 @@ void tell_classes(TrainConfig& config) {
 }
 
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
+  const auto refuse = [&]<class... Args>(const std::string& key, fmt::format_string<Args...> text,
+                                         Args&&... args) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = key}, text,
+         std::forward<Args>(args)...);
+  };
   const std::int64_t samples = config.data.info.train_samples;
-  if (samples < site.ranks) {
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "data"},
-         "has {} for {}; start fewer ranks, or give more", counted(samples, "training sample"),
-         counted(site.ranks, "rank"));
-  }
-  if (config.state.early_stopping && config.data.info.test_samples == 0) {
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "early_stopping"},
-         "goes by tests, and the data set has no test samples; leave it out");
-  }
-  if (config.length.batch_size * site.ranks > samples) {
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
-         "{0} on {1} is more than the {2}; allowed: <= {3}, as by --set "
-         "batch_size={3}",
-         config.length.batch_size, counted(site.ranks, "rank"), counted(samples, "training sample"),
-         samples / site.ranks);
-  }
+  const std::string ranks = counted(site.ranks, "rank"), all = counted(samples, "training sample");
+  if (samples < site.ranks)
+    refuse("data", "has {} for {}; start fewer ranks, or give more", all, ranks);
+  if (config.state.early_stopping && config.data.info.test_samples == 0)
+    refuse("early_stopping", "goes by tests, and the data set has no test samples; leave it out");
+  if (config.length.batch_size * site.ranks > samples)
+    refuse("batch_size",
+           "{0} on {1} is more than the {2}; allowed: <= {3}, as by --set batch_size={3}",
+           config.length.batch_size, ranks, all, samples / site.ranks);
   const std::int64_t batches =
       samples / site.replicas().ranks / (config.length.batch_size * site.replica);
-  if (config.length.accumulate > batches) {
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"},
-         "{} is more than the {} of an epoch; allowed: <= {}", config.length.accumulate,
-         counted(batches, "batch"), batches);
-  }
-  const std::int64_t steps = run_length(config, site).total_steps;
+  if (config.length.accumulate > batches)
+    refuse("accumulate", "{} is more than the {} of an epoch; allowed: <= {}",
+           config.length.accumulate, counted(batches, "batch"), batches);
+  const RunLength length = run_length(config, site);
+  const std::int64_t steps = length.total_steps;
+  const std::string what = config.sync.later.empty() ? "the run" : "its part of the run";
   const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path,
                                std::int64_t of) {
     for (const StepKey& key : plan.steps.keys) {
-      const std::string name = path + ".algorithm." + key.key,
-                        what = config.sync.later.empty() ? "the run" : "its part of the run";
+      const std::string name = path + ".algorithm." + key.key;
       const std::int64_t most = key.period && !key.used_next ? of - key.after : of - 1;
       // A key that leaves no steps is told by itself.
       if (key.steps == 0 || key.steps <= most || most < 1) continue;
-      if (key.unit > 1 || key.used_next) {
-        const std::string apart =
-            key.unit > 1 ? fmt::format(" exchanges of {} steps", key.unit) : "";
-        fail(ExitCode::kUsage, "config", {.file = source, .key = name},
-             "is {}{}, but {} has {} steps{}; allowed: <= {}", key.steps / key.unit, apart, what,
-             of, key.used_next ? ", and what an exchange brings is used in the step after it" : "",
-             most / key.unit);
-      }
-      if (key.period && key.after > 0) {
-        fail(ExitCode::kUsage, "config", {.file = source, .key = name},
-             "is {}, but {} has {} from step {} on; allowed: <= {}", key.steps, what,
-             counted(most, "step"), key.after, most);
-      }
-      fail(ExitCode::kUsage, "config", {.file = source, .key = name},
-           "is {}, but {} has {} steps; allowed: <= {}", key.steps, what, of, most);
+      if (key.unit > 1 || key.used_next)
+        refuse(name, "is {}{}, but {} has {} steps{}; allowed: <= {}", key.steps / key.unit,
+               key.unit > 1 ? fmt::format(" exchanges of {} steps", key.unit) : "", what, of,
+               key.used_next ? ", and what an exchange brings is used in the step after it" : "",
+               most / key.unit);
+      if (key.period && key.after > 0)
+        refuse(name, "is {}, but {} has {} from step {} on; allowed: <= {}", key.steps, what,
+               counted(most, "step"), key.after, most);
+      refuse(name, "is {}, but {} has {} steps; allowed: <= {}", key.steps, what, of, most);
     }
   };
   if (const AlgorithmEquality& equality = config.sync.algorithm.equality;
@@ -421,24 +408,21 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
     for (std::int64_t t = config.sync.verify_every; !any && t <= steps;
          t += config.sync.verify_every)
       any = equality.after(t, 0, 1);
-    if (!any) {
-      fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.verify"},
-           "is {}, but after none of the run's {} that it divides have ranks just met; "
-           "allowed: the period of sync.algorithm, or 1",
-           config.sync.verify_every, counted(steps, "step"));
-    }
+    if (!any)
+      refuse("sync.verify",
+             "is {}, but after none of the run's {} that it divides have ranks just met; "
+             "allowed: the period of sync.algorithm, or 1",
+             config.sync.verify_every, counted(steps, "step"));
   }
   std::int64_t last = 0;
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const bool more = k + 1 < config.sync.phases();
-    const std::int64_t next =
-        more ? config.sync.phase(k + 1).first_step(run_length(config, site)) : steps;
-    if (more && (next <= last || next >= steps)) {
-      fail(ExitCode::kUsage, "config", {.file = source, .key = SyncSettings::key(k + 1)},
-           "begins at step {}, but the one before at step {}, and the run has {}; allowed: "
-           "ascending steps below that",
-           next, last, steps);
-    }
+    const std::int64_t next = more ? config.sync.phase(k + 1).first_step(length) : steps;
+    if (more && (next <= last || next >= steps))
+      refuse(SyncSettings::key(k + 1),
+             "begins at step {}, but the one before at step {}, and the run has {}; allowed: "
+             "ascending steps below that",
+             next, last, steps);
     check_steps(config.sync.phase(k).algorithm, SyncSettings::key(k), next - last);
     last = next;
   }

@@ -98,9 +98,10 @@ Floor floor_of(const std::vector<OperationWork>& work, double flops_per_second,
 namespace {
 
 /// The fastest of some runs, after one that warms up.
-double least_seconds(Backend& backend, const std::function<void()>& work, int runs = 5) {
+double least_seconds(Backend& backend, const std::function<void()>& work) {
+  constexpr int kRuns = 5;
   double least = 0.0;
-  for (int run = 0; run <= runs; ++run) {
+  for (int run = 0; run <= kRuns; ++run) {
     backend.synchronize();
     const auto begin = std::chrono::steady_clock::now();
     work();
@@ -147,16 +148,13 @@ std::optional<Ceilings> known_ceilings(std::string_view device) {
   return std::nullopt;
 }
 
-double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls, int runs) {
+double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls) {
   const Tensor a = filled(backend, {side, side}, compute),
                b = filled(backend, {side, side}, compute),
                c = filled(backend, {side, side}, compute);
-  return least_seconds(
-      backend,
-      [&] {
-        for (int i = 0; i < calls; ++i) backend.matmul({.a = a, .b = b, .c = c});
-      },
-      runs);
+  return least_seconds(backend, [&] {
+    for (int i = 0; i < calls; ++i) backend.matmul({.a = a, .b = b, .c = c});
+  });
 }
 
 Ceilings measured_ceilings(Backend& backend, DType compute, std::int64_t copy_bytes,

@@ -38,7 +38,7 @@ inline constexpr Ceilings kCeilings[] = {
 std::optional<Ceilings> known_ceilings(std::string_view device);
 
 /// Seconds that so many products of square matrices take: the fastest of some runs.
-double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls, int runs = 5);
+double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls);
 
 /// What a copy of so many bytes and a product of square matrices reach on this device now.
 Ceilings measured_ceilings(Backend& backend, DType compute,

@@ -220,6 +220,108 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, const
   return out + floor_text(floor, count, tokens > 0 ? "token" : "image");
 }
 
+std::string parameters_text(const Model& model) {
+  const std::int64_t frozen = model.frozen_count();
+  return fmt::format("{} parameters{}", model.parameter_count(),
+                     frozen > 0 ? fmt::format(" and {} frozen ones", frozen) : "");
+}
+
+/// What a rank sends in a step, the mean over ranks and steps; nothing where that is not known.
+std::optional<double> sent_by_rank(const TrainConfig& config, const RankLayout& site,
+                                   const ShapeTrace& trace) {
+  const RankLayout replicas = site.replicas();
+  const auto all =
+      step_traffic(config, trace, replicas, config.sync.algorithm, config.sync.topology.get());
+  return all ? std::optional(*all / site.ranks) : std::nullopt;
+}
+
+/// The parameters of each of optimizer.groups; numbers in names are `*`, and how many are so.
+std::string groups_text(const TrainConfig& config) {
+  const std::vector<ParameterGroup>& groups = config.optimizer.groups;
+  if (groups.empty()) return {};
+  std::string text;
+  for (std::size_t k = 0; k <= groups.size(); ++k) {
+    const std::size_t group = (k + 1) % (groups.size() + 1);  // what is in none comes last
+    std::vector<std::pair<std::string, int>> names;
+    int count = 0;
+    for (const Parameter* parameter : config.model->parameters()) {
+      if (!parameter->trainable || config.optimizer.group_of(*parameter) != group) continue;
+      const std::string name = std::regex_replace(parameter->name, std::regex("\\b[0-9]+\\b"), "*");
+      const auto known =
+          std::ranges::find_if(names, [&](const auto& one) { return one.first == name; });
+      if (known == names.end())
+        names.emplace_back(name, 1);
+      else
+        ++known->second;
+      ++count;
+    }
+    text += fmt::format("  {}: {}", group == 0 ? "in no group" : groups[group - 1].name,
+                        counted(count, "parameter"));
+    for (const auto& [name, times] : names)
+      text += fmt::format("{} {}{}", &name == &names.front().first ? ":" : ",", name,
+                          times > 1 ? fmt::format(" ×{}", times) : "");
+    text += '\n';
+  }
+  return "optimizer.groups:\n" + text;
+}
+
+/// Whether a bucket's update, in the backward pass, gives its gradients' memory to the next one.
+bool gradients_pass(const TrainConfig& config, int ranks) {
+  const auto gives = [&](const AlgorithmPlan& plan) {
+    const auto& exchanges = plan.cost.exchanges;
+    return !exchanges.empty() && std::ranges::none_of(exchanges, [&](const auto& e) {
+      const bool alone = ranks == 1 && e.hidden > 0;  // nothing to wait for
+      return (e.what == PlannedExchange::kGradients && !alone) ||
+             e.what == PlannedExchange::kGradientChunks;
+    });
+  };
+  bool result = config.device.type != "cuda" && config.sync.in_backward &&
+                config.length.accumulate == 1 &&
+                (config.optimizer.clip.norm == 0.0 || config.optimizer.clip.per_bucket);
+  for (std::size_t k = 0; k < config.sync.phases(); ++k)
+    result = result && gives(config.sync.phase(k).algorithm);
+  return result;
+}
+
+/// What stays of complete buckets when another begins, for the other ranks of a replica to read:
+/// the last one, or that only if the other is the next (InReplica::make_room()).
+enum class Waiting : std::uint8_t { kNone, kLast, kLastInOrder };
+
+/// The most elements of buckets whose gradients are there at once, if so.
+double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, Waiting waiting) {
+  std::vector<std::size_t> missing;
+  for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
+  std::vector<bool> held(plan.buckets.size());
+  double now = 0.0, most = 0.0;
+  std::size_t ready = 0, done = 0, freed = 0;
+  const auto bucket_of = [&](const Parameter* parameter) {
+    return static_cast<std::size_t>(plan.bucket_of[static_cast<std::size_t>(parameter->index)]);
+  };
+  for (const ShapeTrace::Begun& begun : trace.begun) {
+    for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
+    while (done < missing.size() && missing[done] == 0) ++done;
+    const std::size_t b = bucket_of(begun.parameter);
+    const bool one = waiting == Waiting::kLast || (waiting == Waiting::kLastInOrder && b == done);
+    for (; freed + (one ? 1 : 0) < done && !held[b]; ++freed)
+      now -= static_cast<double>(plan.buckets[freed].elements);
+    if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
+    held[b] = true;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+/// How many are there at the end, the one that comes then included.
+int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
+  const RunLength length = run_length(config, site);
+  const bool before = config.state.checkpoint.interval.first_due(0, length) < length.total_steps;
+  return before ? config.state.checkpoint.keep : 1;
+}
+
+double file_bytes(std::int64_t elements, DType dtype) {
+  return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, double>> MemoryNeed::parts() const {
@@ -253,25 +355,6 @@ std::string size_text(double bytes) {
   return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes))
                         : fmt::format("{:.1f} {}", bytes, unit);
 }
-
-namespace {
-
-std::string parameters_text(const Model& model) {
-  const std::int64_t frozen = model.frozen_count();
-  return fmt::format("{} parameters{}", model.parameter_count(),
-                     frozen > 0 ? fmt::format(" and {} frozen ones", frozen) : "");
-}
-
-/// What a rank sends in a step, the mean over ranks and steps; nothing where that is not known.
-std::optional<double> sent_by_rank(const TrainConfig& config, const RankLayout& site,
-                                   const ShapeTrace& trace) {
-  const RankLayout replicas = site.replicas();
-  const auto all =
-      step_traffic(config, trace, replicas, config.sync.algorithm, config.sync.topology.get());
-  return all ? std::optional(*all / site.ranks) : std::nullopt;
-}
-
-}  // namespace
 
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace) {
@@ -308,40 +391,6 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
   }
   return text;
 }
-
-namespace {
-
-/// The parameters of each of optimizer.groups; numbers in names are `*`, and how many are so.
-std::string groups_text(const TrainConfig& config) {
-  const std::vector<ParameterGroup>& groups = config.optimizer.groups;
-  if (groups.empty()) return {};
-  std::string text;
-  for (std::size_t k = 0; k <= groups.size(); ++k) {
-    const std::size_t group = (k + 1) % (groups.size() + 1);  // what is in none comes last
-    std::vector<std::pair<std::string, int>> names;
-    int count = 0;
-    for (const Parameter* parameter : config.model->parameters()) {
-      if (!parameter->trainable || config.optimizer.group_of(*parameter) != group) continue;
-      const std::string name = std::regex_replace(parameter->name, std::regex("\\b[0-9]+\\b"), "*");
-      const auto known =
-          std::ranges::find_if(names, [&](const auto& one) { return one.first == name; });
-      if (known == names.end())
-        names.emplace_back(name, 1);
-      else
-        ++known->second;
-      ++count;
-    }
-    text += fmt::format("  {}: {}", group == 0 ? "in no group" : groups[group - 1].name,
-                        counted(count, "parameter"));
-    for (const auto& [name, times] : names)
-      text += fmt::format("{} {}{}", &name == &names.front().first ? ":" : ",", name,
-                          times > 1 ? fmt::format(" ×{}", times) : "");
-    text += '\n';
-  }
-  return "optimizer.groups:\n" + text;
-}
-
-}  // namespace
 
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
                            const ShapeTrace& trace, const std::string& network) {
@@ -452,56 +501,6 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
       {"text", std::move(text)}};
   return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
-
-namespace {
-
-/// Whether a bucket's update, in the backward pass, gives its gradients' memory to the next one.
-bool gradients_pass(const TrainConfig& config, int ranks) {
-  const auto gives = [&](const AlgorithmPlan& plan) {
-    const auto& exchanges = plan.cost.exchanges;
-    return !exchanges.empty() && std::ranges::none_of(exchanges, [&](const auto& e) {
-      const bool alone = ranks == 1 && e.hidden > 0;  // nothing to wait for
-      return (e.what == PlannedExchange::kGradients && !alone) ||
-             e.what == PlannedExchange::kGradientChunks;
-    });
-  };
-  bool result = config.device.type != "cuda" && config.sync.in_backward &&
-                config.length.accumulate == 1 &&
-                (config.optimizer.clip.norm == 0.0 || config.optimizer.clip.per_bucket);
-  for (std::size_t k = 0; k < config.sync.phases(); ++k)
-    result = result && gives(config.sync.phase(k).algorithm);
-  return result;
-}
-
-/// What stays of complete buckets when another begins, for the other ranks of a replica to read:
-/// the last one, or that only if the other is the next (InReplica::make_room()).
-enum class Waiting : std::uint8_t { kNone, kLast, kLastInOrder };
-
-/// The most elements of buckets whose gradients are there at once, if so.
-double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, Waiting waiting) {
-  std::vector<std::size_t> missing;
-  for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
-  std::vector<bool> held(plan.buckets.size());
-  double now = 0.0, most = 0.0;
-  std::size_t ready = 0, done = 0, freed = 0;
-  const auto bucket_of = [&](const Parameter* parameter) {
-    return static_cast<std::size_t>(plan.bucket_of[static_cast<std::size_t>(parameter->index)]);
-  };
-  for (const ShapeTrace::Begun& begun : trace.begun) {
-    for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
-    while (done < missing.size() && missing[done] == 0) ++done;
-    const std::size_t b = bucket_of(begun.parameter);
-    const bool one = waiting == Waiting::kLast || (waiting == Waiting::kLastInOrder && b == done);
-    for (; freed + (one ? 1 : 0) < done && !held[b]; ++freed)
-      now -= static_cast<double>(plan.buckets[freed].elements);
-    if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
-    held[b] = true;
-    most = std::max(most, now);
-  }
-  return most;
-}
-
-}  // namespace
 
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
                        const ShapeTrace& trace) {
@@ -631,21 +630,6 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
             .bytes());
   return need;
 }
-
-namespace {
-
-/// How many are there at the end, the one that comes then included.
-int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
-  const RunLength length = run_length(config, site);
-  const bool before = config.state.checkpoint.interval.first_due(0, length) < length.total_steps;
-  return before ? config.state.checkpoint.keep : 1;
-}
-
-double file_bytes(std::int64_t elements, DType dtype) {
-  return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
-}
-
-}  // namespace
 
 DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const DType dtype = config.device.dtype;

@@ -23,11 +23,10 @@ ProductPeak product_peak(Backend& backend, DType compute, bool tf32) {
     return {known->flops(compute, tf32), fmt::format("{}, products in {}", known->device, in)};
   constexpr std::int64_t kMostSide = 8192;
   constexpr double kLongEnough = 2e-3;  // seconds
-  constexpr int kRuns = 5;
   const CoreWait core_wait;
   for (std::int64_t side = 512;; side *= 2) {
     const double flops = 2.0 * static_cast<double>(side) * static_cast<double>(side * side),
-                 seconds = product_seconds(backend, compute, side, 1, kRuns);
+                 seconds = product_seconds(backend, compute, side, 1);
     if (seconds >= kLongEnough || side == kMostSide)
       return {flops / seconds,
               fmt::format("products of {0}×{0} matrices in {1}, measured here{2}", side, in,

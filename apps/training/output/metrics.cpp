@@ -54,6 +54,23 @@ std::int64_t cut_metrics(const std::string& folder, std::int64_t resume_step) {
   return last;
 }
 
+/// A label's value: Prometheus' text form escapes these three.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : is_utf8(text) ? std::string(text) : shown(text, std::string::npos)) {
+    if (c == '\\' || c == '"') result += '\\';
+    result += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return result;
+}
+
+std::string number_text(const nlohmann::ordered_json& value, double scale) {
+  const double number = value.is_number() ? value.get<double>() * scale : NAN;
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number > 0.0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", number);
+}
+
 }  // namespace
 
 MetricsWriter::MetricsWriter(const std::string& folder, const OutputSettings& settings,
@@ -99,27 +116,6 @@ void MetricsWriter::write(const MetricsLine& line) {
   if (events_) events_->flush();
   if (prometheus_) prometheus_->take(json);
 }
-
-namespace {
-
-/// A label's value: Prometheus' text form escapes these three.
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : is_utf8(text) ? std::string(text) : shown(text, std::string::npos)) {
-    if (c == '\\' || c == '"') result += '\\';
-    result += c == '\n' ? std::string("\\n") : std::string(1, c);
-  }
-  return result;
-}
-
-std::string number_text(const nlohmann::ordered_json& value, double scale) {
-  const double number = value.is_number() ? value.get<double>() * scale : NAN;
-  if (std::isnan(number)) return "NaN";
-  if (std::isinf(number)) return number > 0.0 ? "+Inf" : "-Inf";
-  return fmt::format("{}", number);
-}
-
-}  // namespace
 
 PrometheusFile::PrometheusFile(std::string path, const std::string& run)
     : path_(std::move(path)), label_("run=\"" + escaped(run) + "\"") {}

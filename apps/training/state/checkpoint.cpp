@@ -103,6 +103,8 @@ void begin_folder(const std::string& folder) {
   make_folders(folder);
 }
 
+constexpr int kNiceness = 5;
+
 }  // namespace
 
 std::string CheckpointFolder::step_folder(std::int64_t step) const {
@@ -230,12 +232,6 @@ void share_tensors(World& world, const std::map<std::string, std::string>& sums,
   }
   if (!shared.empty()) state.metadata[kSharedTensors] = nlohmann::json(shared).dump();
 }
-
-namespace {
-
-constexpr int kNiceness = 5;
-
-}  // namespace
 
 CheckpointWriter::CheckpointWriter(World& world, CheckpointFolder folder, int keep,
                                    std::function<void(std::int64_t)> done)
