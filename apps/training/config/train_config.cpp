@@ -151,7 +151,7 @@ std::string head_of(const R& registry, const std::string& name) {
 }
 
 /// What is known of the types of one kind.
-struct Kind {
+struct PartKind {
   struct Type {
     std::string name, head;
     std::vector<ConfigKey> keys;
@@ -161,7 +161,7 @@ struct Kind {
   std::vector<Type> types;
 
   template <class R, class... Args>
-  Kind(const R& registry, std::string its_heading, std::string its_where, const Args&... args)
+  PartKind(const R& registry, std::string its_heading, std::string its_where, const Args&... args)
       : heading(std::move(its_heading)), where(std::move(its_where)) {
     for (const std::string& name : registry.names()) {
       const ConfigSection section = ConfigSection::described_by(
@@ -186,7 +186,7 @@ struct Kind {
 };
 
 /// Kinds whose types are chosen by a key, `where`.
-std::vector<Kind> kinds_of_types() {
+std::vector<PartKind> kinds_of_types() {
   return {
       {datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1}},
       {samplers(), "Samplers (`data.sampler.type`)", "data.sampler.type"},
@@ -204,9 +204,9 @@ std::vector<Kind> kinds_of_types() {
 
 /// Random changes of images, whose keys the table of the whole config has.
 std::string describe_augmentations() {
-  const Kind kind(augmentations(), "", "data.augment", Shape{32, 32, 3});
+  const PartKind kind(augmentations(), "", "data.augment", Shape{32, 32, 3});
   std::string text = "# Augmentations (keys of `data.augment`)\n\n";
-  for (const Kind::Type& type : kind.types)
+  for (const PartKind::Type& type : kind.types)
     text += fmt::format("## {}\n\n{}\n\n", type.head, config_sample(type.sample));
   return text;
 }
@@ -283,11 +283,11 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
 
 std::vector<ConfigKey> config_keys() {
   std::vector<ConfigKey> keys = common_keys();
-  for (const Kind& kind : kinds_of_types()) {
+  for (const PartKind& kind : kinds_of_types()) {
     if (kind.where == "type") continue;  // a layer's keys have no path of their own
     const std::string above = kind.where.substr(0, kind.where.rfind('.') + 1);
     std::vector<std::string> types;
-    for (const Kind::Type& type : kind.types) {
+    for (const PartKind::Type& type : kind.types) {
       types.push_back(type.name);
       for (ConfigKey key : type.keys) keys.emplace_back(std::move(key)).path.insert(0, above);
     }
@@ -317,7 +317,7 @@ std::string describe_config() {
       "Each object is a sample with all defaults. Required keys have a placeholder there, such as "
       "1 or \"…\".\n\n";
   text += config_markdown("The config\n\n" + config_sample(in_order(resolved, keys)), keys) + "\n";
-  for (const Kind& kind : kinds_of_types()) {
+  for (const PartKind& kind : kinds_of_types()) {
     text += kind.text();
     if (kind.where == "data.type") text += describe_augmentations();
   }
