@@ -15,10 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/agreement.h"
+#include "apps/training/run.h"
 #include "comm/bucket.h"
 #include "comm/mixer.h"
-#include "comm/mpi/session.h"
 #include "comm/shared/direct_transport.h"
 #include "core/backend.h"
 #include "core/config.h"
@@ -243,13 +242,9 @@ class ExchangeTimer {
 };
 
 int bench_exchange(const ExchangeBench& settings) {
-  MpiSession session;
-  try {
+  return run_under_mpirun("starling-bench", [&](MpiSession& session) {
     return ExchangeTimer(settings, session).run();
-  } catch (...) {
-    const Error failure = as_error(std::current_exception());
-    session.abort(failure.code(), failure.what());
-  }
+  });
 }
 
 }  // namespace

@@ -33,8 +33,8 @@
 #include "apps/doctor/findings.h"
 #include "apps/inference/version.h"
 #include "apps/training/output/version.h"
+#include "apps/training/run.h"
 #include "comm/agreement.h"
-#include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/console.h"
 #include "core/error.h"
@@ -294,16 +294,8 @@ int look(const CheckOptions& options, const MpiSession& session) {
 }  // namespace
 
 int check(const CheckOptions& options) {
-  MpiSession session;
-  try {
-    return look(options, session);
-  } catch (...) {
-    const Error failure = as_error(std::current_exception());
-    if (session.size() > 1)
-      session.abort(failure.code(), fmt::format("starling-doctor: {}", failure.what()));
-    complain("starling-doctor: {}", failure.what());
-    return static_cast<int>(failure.code());
-  }
+  return run_under_mpirun("starling-doctor",
+                          [&](MpiSession& session) { return look(options, session); });
 }
 
 }  // namespace starling

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <memory>
 
+#include "apps/training/run.h"
 #include "comm/agreement.h"
-#include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/console.h"
 #include "core/core_wait.h"
@@ -26,53 +25,41 @@ struct MeasureOptions {
   std::string output;
 };
 
-int measure(const MeasureOptions& options) {
-  MpiSession session;
-  try {
-    const std::unique_ptr<Transport> transport = session.make_transport(options.timeout);
-    std::unique_ptr<AtomicFile> file;
-    on_all_ranks(*transport, [&] {
-      if (transport->rank() == 0 && !options.output.empty())
-        file = open_output("--output", options.output, {{"{\n  \"ranks\": "}, "measured network"});
-    });
-    if (transport->size() < 2) {
-      fail(ExitCode::kUsage, "measure",
-           "there is one rank and nothing between ranks to measure; start it as mpirun -n 2 "
-           "starling-topo measure");
-    }
-    MeasureSettings settings;
-    settings.seconds = options.seconds;
-    const int threads = options.threads > 0
-                            ? options.threads
-                            : std::max(1, usable_cores() / transport->world().local_size());
-    settings.spare_cores = cores_of_rank(transport->world().local_size()) > threads;
-    const auto backend = open_backend(DeviceType::kCpu, threads);
-    const CoreWait core_wait;
-    NetworkModel network = measure_network(*transport, *backend, settings);
-    network.noise = core_wait.share();
-    on_all_ranks(*transport, [&] {
-      if (transport->rank() != 0) return;
-      const std::string text = to_json(network);
-      if (file) {
-        file->write(text.data(), text.size());
-        file->commit();
-      }
-      answer(text);
-      for (const std::string& warning : network_warnings(network)) complain("warning: {}", warning);
-      if (const std::string busy = busy_text("warning: ", network.noise); !busy.empty())
-        complain("{}; measure again when the machine is idle", busy);
-    });
-    return 0;
-  } catch (const AgreedError& error) {
-    if (session.rank() == std::max(error.rank(), 0)) complain("starling-topo: {}", error.what());
-    return static_cast<int>(error.code());
-  } catch (...) {
-    const Error failure = as_error(std::current_exception());
-    if (session.size() > 1)
-      session.abort(failure.code(), fmt::format("starling-topo: {}", failure.what()));
-    complain("starling-topo: {}", failure.what());
-    return static_cast<int>(failure.code());
+int measure(const MeasureOptions& options, const MpiSession& session) {
+  const std::unique_ptr<Transport> transport = session.make_transport(options.timeout);
+  std::unique_ptr<AtomicFile> file;
+  on_all_ranks(*transport, [&] {
+    if (transport->rank() == 0 && !options.output.empty())
+      file = open_output("--output", options.output, {{"{\n  \"ranks\": "}, "measured network"});
+  });
+  if (transport->size() < 2) {
+    fail(ExitCode::kUsage, "measure",
+         "there is one rank and nothing between ranks to measure; start it as mpirun -n 2 "
+         "starling-topo measure");
   }
+  MeasureSettings settings;
+  settings.seconds = options.seconds;
+  const int threads = options.threads > 0
+                          ? options.threads
+                          : std::max(1, usable_cores() / transport->world().local_size());
+  settings.spare_cores = cores_of_rank(transport->world().local_size()) > threads;
+  const auto backend = open_backend(DeviceType::kCpu, threads);
+  const CoreWait core_wait;
+  NetworkModel network = measure_network(*transport, *backend, settings);
+  network.noise = core_wait.share();
+  on_all_ranks(*transport, [&] {
+    if (transport->rank() != 0) return;
+    const std::string text = to_json(network);
+    if (file) {
+      file->write(text.data(), text.size());
+      file->commit();
+    }
+    answer(text);
+    for (const std::string& warning : network_warnings(network)) complain("warning: {}", warning);
+    if (const std::string busy = busy_text("warning: ", network.noise); !busy.empty())
+      complain("{}; measure again when the machine is idle", busy);
+  });
+  return 0;
 }
 
 }  // namespace
@@ -92,7 +79,10 @@ Command add_measure(CLI::App& app) {
       ->check(whole_in(1, 1024));
   command->add_option("--output", options.output,
                       "write the figures into this file, for `plan --measured`");
-  return {command, [given] { return measure(*given); }};
+  return {command, [given] {
+            return run_under_mpirun("starling-topo",
+                                    [&](MpiSession& session) { return measure(*given, session); });
+          }};
 }
 
 }  // namespace starling

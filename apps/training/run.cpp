@@ -40,7 +40,6 @@
 #include "apps/training/world_check.h"
 #include "comm/agreement.h"
 #include "comm/mpi/launcher.h"
-#include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
 #include "comm/transports/staged.h"
 #include "core/backend.h"
@@ -570,6 +569,22 @@ int run_program(int argc, char** argv, bool& reports) {
 ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport) {
   JobState job;
   return run_world(options, make_transport, nullptr, job);
+}
+
+int run_under_mpirun(const char* name, const std::function<int(MpiSession&)>& work) {
+  MpiSession session;
+  try {
+    return work(session);
+  } catch (const AgreedError& error) {
+    if (session.rank() == std::max(error.rank(), 0)) complain("{}: {}", name, error.what());
+    return static_cast<int>(error.code());
+  } catch (...) {
+    const Error failure = as_error(std::current_exception());
+    if (session.size() > 1)
+      session.abort(failure.code(), fmt::format("{}: {}", name, failure.what()));
+    complain("{}: {}", name, failure.what());
+    return static_cast<int>(failure.code());
+  }
 }
 
 int train_main(int argc, char** argv) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "apps/training/config/options.h"
+#include "comm/mpi/session.h"
 #include "comm/transport.h"
 #include "core/error.h"
 
@@ -11,6 +12,10 @@ namespace starling {
 
 /// starling-train's main().
 int train_main(int argc, char** argv);
+
+/// Runs another program that mpirun may have started on several ranks: an error that all have is
+/// told by the lowest rank that it happened on, any other ends all. Returns the exit status.
+int run_under_mpirun(const char* name, const std::function<int(MpiSession&)>& work);
 
 /// Answers options that need neither other ranks nor a valid config. True if the program is done.
 bool answer_question(const TrainOptions& options, bool first_rank);
