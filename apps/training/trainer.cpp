@@ -430,10 +430,6 @@ void Trainer::check_same_base(const SafetensorsFile& file, const std::string& so
     check_base(*saved, source, config_.state.init.file, config_.state.base_digest);
 }
 
-void Trainer::meet_replica() {
-  if (replica_) replica_->barrier({.step = step_});
-}
-
 void Trainer::resume(const SafetensorsFile& file, const std::string& source, bool after_loss) {
   // A checkpoint right before a switch is of the part that ends there; where ranks have become one
   // already, the next begins.

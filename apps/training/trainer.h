@@ -170,7 +170,9 @@ class Trainer {
   void check_same_base(const SafetensorsFile& file, const std::string& source) const;
 
   /// Waits until all ranks of the replica are here, where there are several.
-  void meet_replica();
+  void meet_replica() {
+    if (replica_) replica_->barrier({.step = step_});
+  }
   /// What algorithms take for all ranks there are: this one, or those at this place of a replica.
   Transport& between() const { return replica_ ? replica_->between() : transport_; }
   int replica_size() const { return replica_ ? replica_->size() : 1; }

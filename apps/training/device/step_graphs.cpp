@@ -106,8 +106,6 @@ void StepGraphs::attach(Algorithm& algorithm, Mixer& mixer, Tape& tape,
   if (!why.empty()) give_up(why);
 }
 
-std::int64_t StepGraphs::warm_up_steps() const { return std::max<std::int64_t>(period_, 2) + 1; }
-
 StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro, const StepInfo& info) const {
   if (!micro.last) return {micro.first, false, two_buffers_ ? info.step % 2 : 0, 0};
   return {micro.first, true, info.step % period_, info.optimizer_step % plan_.rule_phases};

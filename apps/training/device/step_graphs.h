@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -73,7 +74,7 @@ class StepGraphs {
   const std::string& why_not() const { return why_not_; }
   /// Eager steps before the first capture, in which libraries choose algorithms: each round once,
   /// each kind of micro-batch twice, and one more, since step 0 does not mix.
-  std::int64_t warm_up_steps() const;
+  std::int64_t warm_up_steps() const { return std::max<std::int64_t>(period_, 2) + 1; }
   std::size_t graphs() const { return graphs_.size(); }
 
  private:

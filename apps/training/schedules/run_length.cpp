@@ -64,8 +64,6 @@ RunLength::Place RunLength::place_in(const Part& part, std::int64_t step) {
           (update - part.rest) % part.steps_per_epoch};
 }
 
-RunLength::Place RunLength::place(std::int64_t step) const { return place_in(part_at(step), step); }
-
 double RunLength::begin_of(const Part& part) const {
   return static_cast<double>(part.epoch) +
          static_cast<double>(part.seen) / static_cast<double>(samples_);

@@ -40,7 +40,7 @@ class RunLength {
     std::int64_t epoch = 0, update = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
-  Place place(std::int64_t step) const;
+  Place place(std::int64_t step) const { return place_in(part_at(step), step); }
   /// Epochs before a step, including the fraction of the current one.
   double epochs_at(std::int64_t step) const;
   /// The first step at or after a point in epochs.

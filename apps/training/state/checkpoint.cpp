@@ -37,13 +37,6 @@ nlohmann::json json_of(const std::vector<FileDigest>& files) {
   return json;
 }
 
-/// Writes a rank's file without the tensors that it says to be in others'.
-FileDigest write_rank(const std::string& path, const SafetensorsFile& file) {
-  const auto shared = shared_tensors(file, path);
-  return write_safetensors(path, file,
-                           [&](const std::string& name) { return shared.contains(name); });
-}
-
 /// Reads a best checkpoint's DONE, and checks that the files that it lists have their lengths.
 CheckpointFolder::Best read_best(const std::string& folder) {
   const std::string path = folder + "/DONE";
@@ -78,15 +71,6 @@ CheckpointFolder::Best read_best(const std::string& folder) {
   return best;
 }
 
-/// Gives a damaged folder another name; why that cannot be done.
-std::string rename_damaged(const std::string& folder) {
-  const std::string aside = folder + ".damaged";
-  std::error_code error;
-  fs::remove_all(aside, error);
-  fs::rename(folder, aside, error);
-  return error ? error.message() : std::string();
-}
-
 void rename_folder(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
@@ -98,27 +82,27 @@ void remove_folder(const std::string& folder) {
     fail_output("empty the folder", folder, error.value());
 }
 
-void begin_folder(const std::string& folder) {
-  remove_folder(folder);
-  make_folders(folder);
-}
-
 constexpr int kNiceness = 5;
 
 }  // namespace
 
-std::string CheckpointFolder::step_folder(std::int64_t step) const {
-  return checkpoint_path(folder_, step);
+void CheckpointFolder::begin_folder(const std::string& folder) {
+  remove_folder(folder);
+  make_folders(folder);
 }
 
-std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
-  return step_folder(step) + "/" + rank_file_name(rank);
+FileDigest CheckpointFolder::write_rank(const std::string& path, const SafetensorsFile& file) {
+  const auto shared = shared_tensors(file, path);
+  return write_safetensors(path, file,
+                           [&](const std::string& name) { return shared.contains(name); });
 }
 
-void CheckpointFolder::begin(std::int64_t step) const { begin_folder(step_folder(step)); }
-
-FileDigest CheckpointFolder::write(std::int64_t step, int rank, const SafetensorsFile& file) const {
-  return write_rank(rank_file(step, rank), file);
+std::string CheckpointFolder::rename_damaged(const std::string& folder) {
+  const std::string aside = folder + ".damaged";
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(folder, aside, error);
+  return error ? error.message() : std::string();
 }
 
 void CheckpointFolder::complete(std::int64_t step, int keep,
@@ -148,20 +132,6 @@ std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const 
       entries.rbegin(), entries.rend(),
       [&](const CheckpointEntry& entry) { return entry.complete && entry.step < before; });
   return found == entries.rend() ? std::nullopt : std::optional(found->step);
-}
-
-CheckpointFile CheckpointFolder::open(std::int64_t step) const {
-  return CheckpointFile(step_folder(step), step);
-}
-
-std::string CheckpointFolder::set_aside(std::int64_t step) const {
-  return rename_damaged(step_folder(step));
-}
-
-void CheckpointFolder::begin_best() const { begin_folder(new_best_folder()); }
-
-FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
-  return write_rank(new_best_folder() + "/" + rank_file_name(rank), file);
 }
 
 void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
@@ -194,8 +164,6 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
     return std::nullopt;
   }
 }
-
-std::string CheckpointFolder::set_best_aside() const { return rename_damaged(best_folder()); }
 
 std::vector<FileDigest> all_digests(World& world, const FileDigest& mine) {
   if (world.size() == 1) return {mine};
@@ -278,10 +246,6 @@ void CheckpointWriter::write_file() {
   run([this] { digest_ = folder_.write(step_, world_.rank(), state_); });
 }
 
-bool CheckpointWriter::busy() const {
-  return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-}
-
 void CheckpointWriter::advance() {
   const Part ended = std::exchange(part_, Part::kNone);
   ++number_;
@@ -305,10 +269,6 @@ void CheckpointWriter::advance() {
 SafetensorsFile CheckpointWriter::take_used() {
   return part_ == Part::kSums || part_ == Part::kFiles ? SafetensorsFile()
                                                        : std::exchange(state_, {});
-}
-
-void CheckpointWriter::finish() {
-  while (pending()) advance();
 }
 
 }  // namespace starling

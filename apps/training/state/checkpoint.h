@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -28,37 +29,48 @@ class CheckpointFolder {
 
   explicit CheckpointFolder(std::string output_folder) : folder_(std::move(output_folder)) {}
 
-  std::string step_folder(std::int64_t step) const;
-  std::string rank_file(std::int64_t step, int rank) const;
+  std::string step_folder(std::int64_t step) const { return checkpoint_path(folder_, step); }
+  std::string rank_file(std::int64_t step, int rank) const {
+    return step_folder(step) + "/" + rank_file_name(rank);
+  }
   /// Rank 0: makes an empty folder for the step before ranks write; clears an incomplete one.
-  void begin(std::int64_t step) const;
+  void begin(std::int64_t step) const { begin_folder(step_folder(step)); }
   /// Writes a rank's file without tensors that are in other ranks' files (kSharedTensors).
-  FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const;
+  FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const {
+    return write_rank(rank_file(step, rank), file);
+  }
   /// Rank 0: writes DONE (with fsync) when all ranks have written `files` (by rank); then removes
   /// all but the newest `keep` complete checkpoints, and older incomplete ones.
   void complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const;
   /// Step of the newest complete checkpoint before step `before`.
   std::optional<std::int64_t> newest(std::int64_t before = INT64_MAX) const;
-  CheckpointFile open(std::int64_t step) const;
+  CheckpointFile open(std::int64_t step) const { return CheckpointFile(step_folder(step), step); }
   /// Number of ranks that wrote the checkpoint.
   int ranks(std::int64_t step) const { return open(step).ranks(); }
   SafetensorsFile read(std::int64_t step, int rank) const { return open(step).read(rank); }
   /// Renames a damaged one to step-N.damaged. Returns the reason for a failure, or "".
-  std::string set_aside(std::int64_t step) const;
+  std::string set_aside(std::int64_t step) const { return rename_damaged(step_folder(step)); }
 
   /// `checkpoints/best` is ignored by --resume. Rank 0 makes a folder for a new one, all ranks
   /// write into it, and rank 0 puts it in the old one's place.
   std::string new_best_folder() const { return folder_ + "/checkpoints/best.new"; }
-  void begin_best() const;
-  FileDigest write_best(int rank, const SafetensorsFile& file) const;
+  void begin_best() const { begin_folder(new_best_folder()); }
+  FileDigest write_best(int rank, const SafetensorsFile& file) const {
+    return write_rank(new_best_folder() + "/" + rank_file_name(rank), file);
+  }
   void complete_best(const Best& best, const std::vector<FileDigest>& files) const;
   /// The best checkpoint, if there is one. Error(kUsage) if it is damaged: DONE is corrupt, or a
   /// file that it lists is missing or has another size. Contents are checked when they are read.
   std::optional<Best> best() const;
   /// Renames a damaged one to best.damaged. Returns the reason for a failure, or "".
-  std::string set_best_aside() const;
+  std::string set_best_aside() const { return rename_damaged(best_folder()); }
 
  private:
+  static void begin_folder(const std::string& folder);
+  /// Without the tensors that the file says to be in others'.
+  static FileDigest write_rank(const std::string& path, const SafetensorsFile& file);
+  /// Gives a damaged folder another name; why that cannot be done.
+  static std::string rename_damaged(const std::string& folder);
   std::string best_folder() const { return folder_ + "/checkpoints/best"; }
   std::string old_best_folder() const { return folder_ + "/checkpoints/best.old"; }
 
@@ -92,13 +104,17 @@ class CheckpointWriter {
   /// Whether a checkpoint is in progress; the same on all ranks.
   bool pending() const { return part_ != Part::kNone; }
   /// Whether this rank's thread is working.
-  bool busy() const;
+  bool busy() const {
+    return work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  }
   /// Counts parts, equal on all ranks, to tell which one an exchange about busy() refers to.
   std::int64_t part_number() const { return number_; }
   /// Waits for all ranks to finish the current part, and begins the next. Collective.
   void advance();
   /// Waits for the checkpoint to be complete. Collective.
-  void finish();
+  void finish() {
+    while (pending()) advance();
+  }
   /// The last state that was written, whose memory can be reused; empty while it is being written.
   SafetensorsFile take_used();
   void give_used(SafetensorsFile state) { state_ = std::move(state); }

@@ -47,10 +47,6 @@ void WholeValues::give(std::size_t bucket, const Tensor& values, bool vectors) {
   }
 }
 
-Tensor WholeValues::of(std::size_t bucket) const {
-  return values_[bucket] ? values_[bucket] : buckets_[bucket].parameters;
-}
-
 void WholeValues::keep() const {
   for (std::size_t b = 0; b < values_.size(); ++b) {
     if (!values_[b]) continue;

@@ -26,7 +26,9 @@ class WholeValues {
   WholeValues& operator=(const WholeValues&) = delete;
 
   /// The bucket's numbers; its parameters where it is not divided.
-  Tensor of(std::size_t bucket) const;
+  Tensor of(std::size_t bucket) const {
+    return values_[bucket] ? values_[bucket] : buckets_[bucket].parameters;
+  }
   /// Copies this rank's part of them to its parameters.
   void keep() const;
 
