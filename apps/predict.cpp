@@ -498,28 +498,22 @@ int run_predict(int argc, char** argv) {
                  "write predictions to this file as CSV: file, a table's row, prediction, and of "
                  "classes the probability")
       ->excludes("--top", "--json");
-  CLI::Option* const prompt = app.add_option("--prompt", options.prompt,
-                                             "of a language model: the text that it goes on with")
-                                  ->excludes("--top", "--out");
+  app.add_option("--prompt", options.prompt, "of a language model: the text that it goes on with")
+      ->excludes("--top", "--out");
   app.add_option("--prompts", options.prompts,
                  "a file with a prompt a line, each of which it goes on with; -: standard input")
-      ->excludes("--top", "--out")
-      ->excludes(prompt);
-  CLI::Option* const score =
-      app.add_option("--score", options.score,
-                     "JSON lines: how likely a `continuation` is behind a `context`, or which of "
-                     "`choices` behind a `query`, of which number `gold` is right; between them "
-                     "stands `delimiter`, or a blank")
-          ->excludes("--top", "--out", "--prompt", "--prompts");
-  CLI::Option* const perplexity = app.add_option("--perplexity", options.perplexity,
-                                                 "a text: the mean log-likelihood of its tokens")
-                                      ->excludes("--top", "--out", "--prompt", "--prompts")
-                                      ->excludes(score);
-  CLI::Option* const chats =
-      app.add_flag("--chat", options.chat,
-                   "of a language model: answers each line of standard input, as a conversation")
-          ->excludes("--top", "--out", "--json", "--prompt", "--prompts", "--score",
-                     "--perplexity");
+      ->excludes("--top", "--out", "--prompt");
+  app.add_option("--score", options.score,
+                 "JSON lines: how likely a `continuation` is behind a `context`, or which of "
+                 "`choices` behind a `query`, of which number `gold` is right; between them "
+                 "stands `delimiter`, or a blank")
+      ->excludes("--top", "--out", "--prompt", "--prompts");
+  app.add_option("--perplexity", options.perplexity,
+                 "a text: the mean log-likelihood of its tokens")
+      ->excludes("--top", "--out", "--prompt", "--prompts", "--score");
+  app.add_flag("--chat", options.chat,
+               "of a language model: answers each line of standard input, as a conversation")
+      ->excludes("--top", "--out", "--json", "--prompt", "--prompts", "--score", "--perplexity");
   std::vector<std::string> templates = ChatTemplate::names();
   templates.emplace_back("auto");
   app.add_option("--template", options.chat_template,
@@ -527,13 +521,13 @@ int run_predict(int argc, char** argv) {
                  "template beside it")
       ->check(CLI::IsMember(templates))
       ->capture_default_str()
-      ->needs(chats);
+      ->needs("--chat");
   app.add_option("--system", options.system, "a system's message before the conversation")
-      ->needs(chats);
+      ->needs("--chat");
   add_number(app, "--stride", options.stride,
              "tokens from the beginning of one window to that of the next; 0: the model's context",
              0, 1 << 30)
-      ->needs(perplexity);
+      ->needs("--perplexity");
   const CLI::Option* const of_texts[] = {
       add_number(app, "--tokens", options.generate.tokens, "how many tokens it adds at most", 1,
                  1 << 30),

@@ -194,25 +194,23 @@ int run_prepare(int argc, char** argv) {
       ->add_option("DEST", options.destination,
                    "folder for the shards; an interrupted call goes on there")
       ->required();
-  CLI::Option* size =
-      images
-          ->add_option(
-              "--size", options.size,
-              "pictures with a longer shorter side are resized until it has so many pixels")
-          ->check(whole_in(1, 8192));
-  CLI::Option* quality = images
-                             ->add_option("--quality", options.quality,
-                                          "of the JPEG that resized pictures become (default: 90); "
-                                          "without --size all pictures become JPEG")
-                             ->check(whole_in(1, 100));
+  images
+      ->add_option("--size", options.size,
+                   "pictures with a longer shorter side are resized until it has so many pixels")
+      ->check(whole_in(1, 8192));
+  images
+      ->add_option("--quality", options.quality,
+                   "of the JPEG that resized pictures become (default: 90); "
+                   "without --size all pictures become JPEG")
+      ->check(whole_in(1, 100));
   images
       ->add_flag("--raw", options.raw,
                  "pixels instead of JPEG: nothing is left to decode, and files are larger")
-      ->excludes(quality);
+      ->excludes("--quality");
   images->add_option("--interpolation", filter, "the filter of resizing")
       ->check(CLI::IsMember(interpolation_names()))
       ->capture_default_str()
-      ->needs(size);
+      ->needs("--size");
   images
       ->add_option("--on-bad-image", on_bad,
                    "a picture that cannot be decoded ends the call, or is named and left out")

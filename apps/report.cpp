@@ -7,7 +7,6 @@
 #include "apps/reports/page.h"
 #include "apps/training/output/arguments.h"
 #include "core/console.h"
-#include "core/error.h"
 #include "core/file_io.h"
 #include "core/log.h"
 #include "core/stop_signals.h"
@@ -24,21 +23,16 @@ int report(int argc, char** argv) {
   bool text = false, watch = false, samples = false;
   int port = 0;
   add_list(app, "runs", folders, "folders of runs")->required()->type_name("RUN");
-  CLI::Option* to =
-      app.add_option("--out", out, "the HTML file")->capture_default_str()->type_name("FILE");
-  CLI::Option* as_text =
-      app.add_flag("--text", text, "draw it in the terminal instead")->excludes(to);
-  CLI::Option* live =
-      app.add_flag("--watch", watch, "serve a page that follows the runs, for this machine alone")
-          ->excludes(to)
-          ->excludes(as_text);
+  app.add_option("--out", out, "the HTML file")->capture_default_str()->type_name("FILE");
+  app.add_flag("--text", text, "draw it in the terminal instead")->excludes("--out");
+  app.add_flag("--watch", watch, "serve a page that follows the runs, for this machine alone")
+      ->excludes("--out", "--text");
   app.add_option("--port", port, "of --watch; 0: any that is free")
       ->check(whole_in(0, 65535))
-      ->needs(live);
+      ->needs("--watch");
   app.add_flag("--samples", samples,
                "have each run's model of text write something, which may take minutes")
-      ->excludes(as_text)
-      ->excludes(live);
+      ->excludes("--text", "--watch");
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   Runs runs;
   for (const std::string& folder : folders) {

@@ -16,11 +16,9 @@
 #include <vector>
 
 #include "apps/training/config/train_config.h"
-#include "apps/training/device/device.h"
 #include "apps/training/estimates/floor.h"
 #include "apps/training/estimates/report.h"
 #include "core/console.h"
-#include "core/error.h"
 
 namespace starling {
 

@@ -39,7 +39,6 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "core/safetensors.h"
 #include "kernels/open_backend.h"
 
 namespace starling {

@@ -14,7 +14,6 @@
 #include <sstream>
 #include <system_error>
 
-#include "core/error.h"
 #include "core/host.h"
 
 namespace starling {

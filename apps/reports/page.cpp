@@ -13,7 +13,6 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/quantity.h"
-#include "core/text.h"
 #include "topology/check.h"
 #include "topology/svg.h"
 #include "topology/topology.h"

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "apps/reports/chart.h"
-#include "core/text.h"
 
 namespace starling {
 namespace {

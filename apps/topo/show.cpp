@@ -307,19 +307,18 @@ Command add_show(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "show", "print a topology's rounds, weights, product, spectral gap and consensus curve");
   add_topology_options(*command, options.choice);
-  CLI::Option* json = command->add_flag(
-      "--json", options.json,
-      "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
+  command->add_flag("--json", options.json,
+                    "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
   command
       ->add_option(
           "--algorithm", options.algorithm,
           "also print how this algorithm (a type, or an object with its keys) moves disagreement")
-      ->excludes(json);
+      ->excludes("--json");
   command->add_option("--exchange", options.exchange, "sync.exchange of that algorithm")
       ->check(CLI::IsMember(mixers().names()));
   command->add_option("--momentum", options.momentum, "of the sgd beside it")
       ->check(number_in(0.0, 0.999999));
-  command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
+  command->add_option("--svg", options.svg, "draw it into this file")->excludes("--json");
   return {command, [given] { return show(*given); }};
 }
 

@@ -13,10 +13,8 @@
 #include "apps/training/run.h"
 #include "apps/training/schedules/schedule.h"
 #include "apps/training/tasks/metric.h"
-#include "comm/nccl/nccl.h"
 #include "core/config.h"
 #include "core/console.h"
-#include "core/text.h"
 
 // Answers to what needs no run: --help, --version, --list, --describe-config.
 namespace starling {

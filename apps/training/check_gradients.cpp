@@ -13,7 +13,6 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/random.h"
-#include "core/text.h"
 #include "layers/language_model.h"
 
 namespace starling {
@@ -29,7 +28,8 @@ constexpr double kStepLengths[] = {1e-4, 1e-5, 1e-6, 1e-7, 1e-8};
 constexpr double kMoved = 0.01;  ///< of an input, over its size
 /// Below this share of the output's norm a gradient is compared with that
 constexpr double kNothing = 1e-4;
-constexpr double kSmallest = 0.01;  ///< size of what is zero, such as a new bias
+constexpr double kGradientTolerance = 1e-5;  ///< of the gradient's norm
+constexpr double kSmallest = 0.01;           ///< size of what is zero, such as a new bias
 
 double norm(const Numbers& numbers) {
   double sum = 0.0;

@@ -22,7 +22,6 @@
 #include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
 #include "apps/inference/model_file.h"
-#include "apps/inference/model_source.h"
 #include "apps/training/tasks/metric.h"
 #include "comm/agreement.h"
 #include "core/console.h"

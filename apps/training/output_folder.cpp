@@ -125,8 +125,4 @@ RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory) {
   return folder;
 }
 
-void write_config(const std::string& folder, const std::string& text) {
-  write_file_atomically(folder + "/config.json", text.data(), text.size());
-}
-
 }  // namespace starling

@@ -28,7 +28,4 @@ RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory = 
 /// `latest` has none yet. Changes nothing. Error(kUsage) if --resume DIR has none.
 std::pair<std::string, std::int64_t> newest_of_run(const TrainOptions& options);
 
-/// Writes the folder's config.json. Error(kOutput) on failure.
-void write_config(const std::string& folder, const std::string& text);
-
 }  // namespace starling

@@ -247,7 +247,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     nlohmann::json resolved = config.resolved;
     if (tracing)  // independent of the working directory
       resolved["trace"] = absolute_path(config.output.trace);
-    write_config(folder.path, resolved.dump(2) + "\n");
+    const std::string text = resolved.dump(2) + "\n";
+    write_file_atomically(folder.path + "/config.json", text.data(), text.size());
     // A resumed run continues past the end that its summary is about.
     std::error_code ignored;
     if (folder.resume) std::filesystem::remove(folder.path + "/summary.json", ignored);

@@ -15,10 +15,8 @@
 
 #include "apps/training/host_numbers.h"
 #include "comm/agreement.h"
-#include "comm/transports/checks.h"
 #include "core/checksum.h"
 #include "core/host.h"
-#include "core/operations/codecs.h"
 #include "core/trace.h"
 
 namespace starling {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <vector>
 
-#include "apps/training/estimates/floor.h"
 #include "comm/agreement.h"
 #include "comm/bucket.h"
 #include "comm/planner/advice.h"

@@ -5,7 +5,6 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
-#include "apps/inference/model_source.h"
 #include "apps/training/config/model_metadata.h"
 #include "core/config.h"
 #include "core/error.h"

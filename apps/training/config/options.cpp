@@ -10,7 +10,6 @@
 #include "apps/training/config/habits.h"
 #include "apps/training/output/arguments.h"
 #include "core/error.h"
-#include "core/file_io.h"
 
 namespace starling {
 
@@ -22,91 +21,79 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.set_help_flag();
   app.add_flag("-h,--help", options.help, "print this text");
   app.add_flag("--version", options.version, "print version, commit and libraries");
-  CLI::Option* const config = app.add_option(
-      "config", options.config, "the config, a JSON file; with --resume it may be left out");
+  app.add_option("config", options.config,
+                 "the config, a JSON file; with --resume it may be left out");
   add_list(app, "--set", options.settings,
            "key.path=value: change a config key; the value is JSON or a plain string");
-  CLI::Option* const output =
-      app.add_option("--output", options.output,
-                     "folder for the run's files (default: runs/<config name>-<time>)");
-  CLI::Option* const resume =
-      app.add_option("--resume", options.resume,
-                     "a run's folder, or latest: the newest complete checkpoint under --output");
+  app.add_option("--output", options.output,
+                 "folder for the run's files (default: runs/<config name>-<time>)");
+  app.add_option("--resume", options.resume,
+                 "a run's folder, or latest: the newest complete checkpoint under --output");
   app.add_flag("--elastic", options.elastic,
                "with --resume: go on with another number of ranks, as the config's `elastic` says")
-      ->needs(resume);
-  CLI::Option* const join =
-      app.add_option("--join", options.join,
-                     "a folder of a run that is going on: be one rank more of it")
-          ->excludes(config)
-          ->excludes(output)
-          ->excludes(resume);
+      ->needs("--resume");
+  app.add_option("--join", options.join,
+                 "a folder of a run that is going on: be one rank more of it")
+      ->excludes("config", "--output", "--resume");
   app.add_option("--secret", options.secret,
                  "with --join: file of the run's secret (default: the config's, or RUN/secret)")
-      ->needs(join);
+      ->needs("--join");
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace,
                  "write a timeline of all ranks for Perfetto or chrome://tracing");
-  CLI::Option* const dry_run =
-      app.add_flag("--dry-run", options.dry_run,
-                   "print data, topology, length, parameters, buckets and memory, and stop")
-          ->excludes(join);
+  app.add_flag("--dry-run", options.dry_run,
+               "print data, topology, length, parameters, buckets and memory, and stop")
+      ->excludes("--join");
   app.add_flag("--json", options.json,
                "with --dry-run: as JSON, with the resolved config and each bucket")
-      ->needs(dry_run);
+      ->needs("--dry-run");
   app.add_option("--network", options.network,
                  "with --dry-run: Gbit/s of a host's link each way, or a file of `starling-topo "
                  "measure` (1)")
-      ->needs(dry_run);
+      ->needs("--dry-run");
   app.add_flag("--check-gradients", options.check_gradients,
                "compare the gradients of each layer and of the loss with central differences in "
                "fp64, and stop");
-  CLI::Option* const list = app.add_option(
+  app.add_option(
       "--list", options.list,
       "print the names of one kind: models, layers, topologies, algorithms, transports, "
       "optimizers, schedules, data, samplers, augmentations, tasks, losses, metrics, keys");
   app.add_flag("--long", options.list_long,
                "with --list: a line on each, as a terminal gets it anyway")
-      ->needs(list);
-  CLI::Option* const evaluate =
-      app.add_option("--evaluate", options.evaluate,
-                     "test a model.safetensors, or that of a run's folder, without training; on "
-                     "its own data set, or on that of a config");
-  CLI::Option* const test =
-      app.add_option("--test", options.test,
-                     "with --evaluate: all samples of this file or folder are the test set")
-          ->needs(evaluate);
+      ->needs("--list");
+  app.add_option("--evaluate", options.evaluate,
+                 "test a model.safetensors, or that of a run's folder, without training; on "
+                 "its own data set, or on that of a config");
+  app.add_option("--test", options.test,
+                 "with --evaluate: all samples of this file or folder are the test set")
+      ->needs("--evaluate");
   app.add_option("--confusion", options.confusion,
                  "with --evaluate: write which classes are taken for which, as CSV")
-      ->needs(evaluate);
-  CLI::Option* const samples =
-      app.add_option("--samples", options.samples,
-                     "with --evaluate: write each test sample with its prediction, the worst "
-                     "first, as CSV")
-          ->needs(evaluate);
+      ->needs("--evaluate");
+  app.add_option("--samples", options.samples,
+                 "with --evaluate: write each test sample with its prediction, the worst "
+                 "first, as CSV")
+      ->needs("--evaluate");
   std::string samples_of;
   app.add_option("--samples-of", samples_of,
                  "with --samples: train for the samples that training takes (test)")
       ->check(CLI::IsMember({"train", "test"}))
-      ->needs(samples)
-      ->excludes(test);
-  CLI::Option* const lr_find =
-      app.add_option("--lr-find", options.lr_find,
-                     "try growing learning rates, write the losses to this file as CSV, suggest a "
-                     "rate, and stop")
-          ->excludes(evaluate)
-          ->excludes(resume)
-          ->excludes(output);  // it trains nothing that stays
+      ->needs("--samples")
+      ->excludes("--test");
+  app.add_option("--lr-find", options.lr_find,
+                 "try growing learning rates, write the losses to this file as CSV, suggest a "
+                 "rate, and stop")
+      ->excludes("--evaluate", "--resume", "--output");  // it trains nothing that stays
   app.add_option("--lr-from", options.lr_range.from, "with --lr-find: the first rate (1e-7)")
       ->check(number_in(1e-30, 1e30))
-      ->needs(lr_find);
+      ->needs("--lr-find");
   app.add_option("--lr-to", options.lr_range.to, "with --lr-find: the last rate (10)")
       ->check(number_in(1e-30, 1e30))
-      ->needs(lr_find);
+      ->needs("--lr-find");
   app.add_option("--lr-steps", options.lr_range.steps, "with --lr-find: how many (100)")
       ->check(whole_in(3, 1'000'000))
-      ->needs(lr_find);
+      ->needs("--lr-find");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   app.footer("On several ranks: mpirun --oversubscribe -n 4 starling-train CONFIG.json ...");
   options.help_text = app.help();

@@ -12,7 +12,6 @@
 #include "core/dtype.h"
 #include "core/operations/updates.h"
 #include "kernels/optimizer.h"
-#include "layers/layer.h"
 
 namespace starling {
 

@@ -12,7 +12,6 @@
 #include "comm/bucket.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "core/operations/updates.h"
 #include "core/quantity.h"
 #include "core/text.h"
 

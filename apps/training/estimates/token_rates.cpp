@@ -15,7 +15,10 @@
 #include "kernels/open_backend.h"
 
 namespace starling {
+namespace {
 
+/// As measured before, of a device that has ceilings; otherwise measured now, in some hundredths of
+/// a second: the fastest of a few products of square matrices, so large that one takes a while.
 ProductPeak product_peak(Backend& backend, DType compute, bool tf32) {
   const bool with_tf32 = compute == DType::kFloat32 && tf32;
   const std::string in = with_tf32 ? "tf32" : std::string(name_of(compute));
@@ -34,6 +37,8 @@ ProductPeak product_peak(Backend& backend, DType compute, bool tf32) {
               core_wait.share()};
   }
 }
+
+}  // namespace
 
 TokenRates::TokenRates(const TrainConfig& config, double target_flops, Backend& backend, int ranks)
     : tokens_(static_cast<double>(config.task->targets_of_sample())),

@@ -16,9 +16,6 @@ struct ProductPeak {
   std::string of;
   double core_wait = 0.0;  ///< CoreWait::share() of the measurement
 };
-/// As measured before, of a device that has ceilings; otherwise measured now, in some hundredths of
-/// a second: the fastest of a few products of square matrices, so large that one takes a while.
-ProductPeak product_peak(Backend& backend, DType compute, bool tf32);
 
 /// Rates of a run whose task counts targets: tokens a second, and the model FLOP utilization, its
 /// products' arithmetic (ShapeTrace::target_flops) over the peak of all ranks.

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "apps/training/state/state_settings.h"
 #include "core/error.h"
 #include "core/registry.h"
 #include "core/text.h"

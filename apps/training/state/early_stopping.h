@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/dataset.h"
 #include "apps/training/tasks/metric.h"
 #include "core/config.h"
 

@@ -1,6 +1,5 @@
 #include "apps/training/tasks/loss.h"
 
-#include "core/error.h"
 #include "core/operations/losses.h"
 #include "layers/functions.h"
 

@@ -11,7 +11,6 @@ namespace starling {
 bool is_norm_statistic(const std::string& buffer) {
   return buffer.ends_with("running_mean") || buffer.ends_with("running_var");
 }
-bool is_norm_counter(const std::string& buffer) { return buffer.ends_with("num_batches_tracked"); }
 
 namespace {
 
@@ -34,7 +33,7 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
     const Tensor fresh(backend, buffer->value.shape(), buffer->value.dtype());
     backend.copy(buffer->value, fresh);
     // The first batch takes the whole place of what was there; but a NaN would stay.
-    if ((is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) &&
+    if ((is_norm_statistic(buffer->name) || buffer->name.ends_with("num_batches_tracked")) &&
         !is_frozen_statistic(model, buffer->name))
       backend.fill(fresh, 0.0);
     buffer->value = fresh;

@@ -11,8 +11,6 @@ namespace starling {
 
 /// Whether a buffer is the running mean or variance of a batch norm.
 bool is_norm_statistic(const std::string& buffer);
-/// Whether it is a batch norm's count of batches.
-bool is_norm_counter(const std::string& buffer);
 
 /// Recomputes the batch norms' statistics, in newly allocated buffers, as cumulative averages over
 /// the next `batches` batches of `loader`, like torch.optim.swa_utils.update_bn. Dropout is active,

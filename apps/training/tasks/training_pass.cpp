@@ -8,7 +8,6 @@
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
-#include "layers/functions.h"
 #include "layers/norm_statistics.h"
 
 namespace starling {
