@@ -71,8 +71,7 @@ std::int64_t gave_up_at(const FlightRecord& record) {
   return INT64_MAX;
 }
 
-/// Evaluates a record. Of events after `end`, only observations count, since a stopped rank that is
-/// resumed for termination still records some events.
+/// Of events after `end` only observations count: a stopped rank that is resumed still records.
 RankActivity activity_of(const FlightRecord& record, std::int64_t end) {
   RankActivity now;
   now.step = record.step;
@@ -431,8 +430,7 @@ class Blame {
     return all;
   }
 
-  /// A deadlock: two ranks that wait for each other, or the cycle found by following waits from the
-  /// first waiting rank; empty if there is none.
+  /// Ranks that wait for each other: two, or the cycle that the first waiting rank's waits lead to.
   Ranks find_cycle() const {
     Ranks path;
     for (const auto& [rank, culprits] : culprits_) {

@@ -1,5 +1,6 @@
 #include "apps/doctor/leftovers.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

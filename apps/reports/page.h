@@ -25,8 +25,7 @@ struct FieldText {
   std::string field, title, unit;
   bool logarithmic = false, share = false, marks = false;
 };
-/// All that any of the runs has: the loss, tests, what the trainer writes, and then any other field
-/// of numbers under its own name.
+/// All fields that any run has: the loss, tests, what the trainer writes, and any other number.
 std::vector<FieldText> drawn_fields(const Runs& runs);
 
 /// A text or a number of a run's file at a path such as "/sync/topology/type"; or `none`.

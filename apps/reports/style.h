@@ -1,7 +1,6 @@
 #pragma once
 
-// The report's style sheet, and the script of its live page, with their SHA-256 in base64: of
-// what is inline in a page, a browser takes these two alone.
+// The style sheet and the live page's script, with their SHA-256 in base64 (content_policy()).
 namespace starling {
 
 inline constexpr const char* kStyleHash = "Ckrya0PPYgrBmOTBOcp3L57raHRC7bUB4oxyTRKW/Xs=";

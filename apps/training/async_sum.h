@@ -30,8 +30,7 @@ class AsyncSum {
   bool pending_ = false;
 };
 
-/// Sums over ranks for `"sync": {"batch_norm": "sync"}`. The host waits for them, except on a GPU
-/// with NCCL, where the compute stream waits.
+/// Sums for `"sync": {"batch_norm": "sync"}`: the host waits, or with NCCL the compute stream.
 class NormSums final : public RankSums {
  public:
   explicit NormSums(Transport& transport) : transport_(transport) {}

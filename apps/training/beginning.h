@@ -17,8 +17,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
 /// Checks, before training, that this rank can write the files outside the run's folder.
 void check_outputs(const TrainConfig& config, bool first_rank);
 
-/// Checks the file of initial values, whose metadata it keeps for the run's model files, and the
-/// prompt of tests. The data set must be open. Called on one rank.
+/// Checks the initial values' file, whose metadata it keeps, and the prompt of tests, on one rank.
 void check_start(TrainConfig& config);
 
 /// Checks whether training could start, or --resume, without changing files. Collective.

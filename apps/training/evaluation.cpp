@@ -17,8 +17,7 @@
 namespace starling {
 namespace {
 
-/// What ranks tell each other while they test, without waiting: each vote is read when it is there,
-/// so that ranks may be at different batches.
+/// What ranks tell each other while they test; they may be at different batches.
 class Votes {
  public:
   Votes(Transport& transport, Backend& backend, const std::function<bool()>& stop)

@@ -71,8 +71,7 @@ class MeanModelScope {
   void give_values(const std::vector<Bucket>& buckets, const std::vector<Tensor>& parameters) {
     whole_ = std::make_unique<WholeValues>(buckets, replica_, parameters, transport_.rank() == 0);
   }
-  /// The mean over ranks of tensors of the buckets' sizes; of a replica in memory that it shares,
-  /// of divided buckets by parts.
+  /// The mean over ranks of tensors of the buckets' sizes, in memory that a replica shares.
   std::vector<Tensor> mean_of(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
                               double weight);
   /// Whether there is one model alone, so that it is the mean.

@@ -511,8 +511,7 @@ void print_failure(const std::string& message, int rank) {
   complain(rank > 0 ? fmt::format("rank {}: {}", rank, message) : message);
 }
 
-/// Returns the exit status. `reports`: on entry, whether this rank prints errors that are found
-/// before MPI_Init; on return, whether it has printed the cause of an error.
+/// Returns the exit status. `reports`: whether this rank prints errors; then, whether it has.
 int run_program(int argc, char** argv, bool& reports) {
   take_standard_files(false);
   register_builtins();

@@ -431,8 +431,7 @@ void Trainer::check_same_base(const SafetensorsFile& file, const std::string& so
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source, bool after_loss) {
-  // A checkpoint right before a switch is of the part that ends there; where ranks have become one
-  // already, the next begins.
+  // Right before a switch a checkpoint is of the part that ends, unless ranks are one already.
   const std::int64_t step = steps_in(file, source),
                      of = is_mean_of_ranks(file) ? step : std::max<std::int64_t>(step, 1) - 1;
   if (const std::size_t k = part_of(of); k != part_) {

@@ -34,8 +34,7 @@ class Trainer {
 
   /// Sets initial values from the seed or from `init`; all ranks get rank 0's.
   void initialise();
-  /// Continues from this rank's file of a checkpoint, or from the mean of all ranks (elastic.h).
-  /// `after_loss`: Algorithm::resume_after_loss().
+  /// Continues from a checkpoint's state. `after_loss`: Algorithm::resume_after_loss().
   void resume(const SafetensorsFile& file, const std::string& source, bool after_loss = false);
 
   /// One update: the passes of `accumulate` micro-batches, and the algorithm's exchanges and

@@ -127,8 +127,7 @@ void compare_equal(Trainer& trainer) {
                     trainer.steps_done(), with_hosts(odd, hosts), where, kRemedy);
 }
 
-/// Σ ±x: one number that notices where few elements are wrong, and is linear, so that ranks' add up
-/// as their vectors do.
+/// Σ ±x: notices where few elements are wrong, and adds up over ranks as their vectors do.
 struct Projection {
   double sum = 0.0, size = 0.0;  ///< and Σ |x|
   template <class T>

@@ -13,8 +13,7 @@ namespace starling {
 /// AgreedError(kUsage) if ranks run different builds, with the first differing line. Collective.
 void agree_on_build(World& world, const std::string& report);
 
-/// The same for the resolved config: gives the first differing key, its values, and the ranks.
-/// Ignores keys that may differ between hosts (paths, device, threads). Collective.
+/// The same for the resolved config, but for keys that may differ between hosts. Collective.
 void agree_on_config(World& world, const nlohmann::json& resolved);
 
 /// The same for the contents of the open data set. `path`, which may differ, is for the error.

@@ -17,8 +17,7 @@ namespace starling {
 std::optional<std::string> answer_to_habits(const CLI::App& app,
                                             const std::vector<std::string>& arguments);
 
-/// The same of an unknown key of a config, as "; give --set model.heads=12"; empty where it is no
-/// option of others. A ConfigSection::Hint.
+/// The same of a config's key, as "; give --set model.heads=12". A ConfigSection::Hint.
 std::string hint_of_key(const std::string& section, const std::string& key,
                         const nlohmann::json& value);
 

@@ -143,8 +143,7 @@ bool StepGraphs::capture(Captured& captured, const StepValues& values, const Wor
     return why;
   };
   std::string why = attempt();
-  // It may be the branch that the runtime or a library refuses. The rank that failed may not have
-  // come to it.
+  // The branch may be what is refused; the rank that failed may not have come to it.
   if (!why.empty() && !lowest(tape_->branches().take_used() ? "forked" : "", transport_).empty()) {
     tape_->branches().allow(false);
     if (transport_.rank() == 0)

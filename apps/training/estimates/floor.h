@@ -44,8 +44,7 @@ Ceilings measured_ceilings(Backend& backend, DType compute,
                            std::int64_t copy_bytes = std::int64_t{1} << 30,
                            std::int64_t side = 8192);
 
-/// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in,
-/// and a low-precision copy if `compute` is one.
+/// The fused update: the rule's own bytes, `received` neighbours, and a low-precision copy if any.
 OperationWork count_update(const OptimizerRule& rule, double parameters, double received,
                            DType dtype, DType compute);
 

@@ -112,8 +112,7 @@ std::string recompute_text(const TrainConfig& config) {
   return fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
 }
 
-/// Memory with each `sync.replica`: of a GPU, or of a host's ranks, with the largest batch that
-/// fits with this one.
+/// Memory with each `sync.replica`, and the largest batch that fits with this one.
 std::string host_memory_text(const TrainConfig& config, const RankLayout& site,
                              const ShapeTrace& trace) {
   const bool gpus = config.device.type == "cuda";

@@ -8,8 +8,7 @@
 
 namespace starling {
 
-/// Bytes that a rank takes on its device, as far as shapes tell: neither CUDA's own memory nor the
-/// libraries' workspaces. Of what the ranks of a replica share, its part.
+/// Bytes that a rank takes on its device, by shapes: without CUDA's own memory and workspaces.
 struct MemoryNeed {
   double parameters = 0.0, gradients = 0.0, states = 0.0;
   double frozen = 0.0;   ///< parameters that are not trained; on CPUs a host's ranks share a base's

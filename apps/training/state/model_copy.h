@@ -13,8 +13,7 @@
 
 namespace starling {
 
-/// Sets a tensor to a checkpoint's of this name; a missing or mis-shaped one is Error(kUsage) that
-/// names `source` and tensor.
+/// Sets a tensor to a checkpoint's of this name; Error(kUsage) where that is missing or differs.
 void load_tensor(const SafetensorsFile& file, const std::string& source, const std::string& name,
                  const Tensor& tensor, TensorLayout layout);
 
@@ -36,8 +35,7 @@ class ModelCopy {
 
  protected:
   using Visit = std::function<void(const Tensor& copy, const Tensor& own)>;
-  /// Each tensor with the model's own: first parameters, this rank's part of each bucket
-  /// (Bucket::own_part()), then buffers.
+  /// Each tensor with the model's own: this rank's part of each bucket, then buffers.
   void for_each(const Visit& visit) const;
   using VisitNamed =
       std::function<void(const std::string& name, const Tensor& copy, const Tensor& own)>;

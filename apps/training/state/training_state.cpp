@@ -112,8 +112,7 @@ void each_number(const std::vector<Bucket>& buckets, const Visit& visit) {
   }
 }
 
-/// Each state that a bucket's elements have: use(bucket, state, each), where each(whole, visit)
-/// visits what parameters have of it.
+/// use(bucket, state, each) for each state of elements; each(whole, visit) visits parameters'.
 template <class Use>
 void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
                 const Use& use) {
@@ -321,8 +320,7 @@ std::vector<std::string> check_resumable(const SafetensorsFile& file, const std:
                        &saved["sync"]["algorithm"]);
   const nlohmann::json::json_pointer sampler("/data/sampler/type");
   if (saved.value(sampler, "") == "balanced") saved[sampler] = "load_balanced";  // its name then
-  // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a
-  // version that knew fp32 and fp64 alone.
+  // "auto" may be another format elsewhere. Those that do not say theirs knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");
   const std::string made = entry != file.metadata.end()             ? entry->second
                            : saved.value("precision", "") == "fp64" ? "fp64"

@@ -40,8 +40,7 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
                        std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync = true,
                        bool own_alone = false, Replica* replica = nullptr);
-/// Then, in a replica whose ranks do not share memory: what its first rank has loaded, which has
-/// the file, reaches the others. All of its ranks call this.
+/// Then, without shared memory: what a replica's first rank has loaded reaches the others.
 void share_state(const SafetensorsFile& file, const std::string& source,
                  const std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
                  Replica& replica);

@@ -96,8 +96,7 @@ class RegressionTask final : public Task {
   Shape input_, target_;
 };
 
-/// Tokens {T} in, at each place scores of the vocabulary for the next one, against targets {T}, of
-/// which functions::kIgnoreIndex is ignored.
+/// Tokens {T} in, scores of the next ones out, against targets {T}; kIgnoreIndex is ignored.
 class LanguageModelTask final : public Task {
  public:
   explicit LanguageModelTask(const DatasetInfo& data)

@@ -24,8 +24,7 @@ struct OperationWork {
   double flops_per_second = 0.0;
 };
 
-/// Notes each operation's work on shapes alone. No tensor is held, since a second handle would
-/// change what the layers overwrite in place.
+/// Notes each operation's work on shapes. It holds no tensor, which layers may then overwrite.
 class CountingBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
