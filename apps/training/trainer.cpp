@@ -1,7 +1,6 @@
 #include "apps/training/trainer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -28,7 +27,6 @@
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/log.h"
-#include "core/operations/pointwise.h"
 #include "core/trace.h"
 #include "layers/parameter_reads.h"
 

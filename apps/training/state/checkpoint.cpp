@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
