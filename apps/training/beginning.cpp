@@ -138,7 +138,7 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, const
     if (error->code() != ExitCode::kUsage) throw AgreedError(*error);
     std::int64_t before = -1;
     if (world.rank() == 0) before = checkpoints.newest(step).value_or(-1);
-    if (world.size() > 1) world.broadcast(&before, sizeof before, 0);
+    world.broadcast(&before, sizeof before, 0);
     if (before < 0) throw AgreedError(*first);
     damaged.push_back(step);
     step = before;

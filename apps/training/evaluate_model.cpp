@@ -101,8 +101,7 @@ std::string samples_csv(const std::vector<SampleOutput>& own, const DataSettings
                         Dataset::Split split, bool classes, World& world) {
   const std::string mine(reinterpret_cast<const char*>(own.data()),
                          own.size() * sizeof(SampleOutput));
-  const std::vector<std::string> parts =
-      world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
+  const std::vector<std::string> parts = world.all_gather(mine);
   if (world.rank() != 0) return {};
   std::vector<SampleOutput> all;
   for (const std::string& part : parts) {

@@ -127,7 +127,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     backend.copy_to_host(total, sums.data() + sums.size() - total.elements());
   }
   sums.insert(sums.end(), {static_cast<double>(loader.left_out()), rows, samples});
-  if (transport.size() > 1) transport.world().sum(sums.data(), sums.size());
+  transport.world().sum(sums.data(), sums.size());
   result.samples = static_cast<std::int64_t>(sums.back());
   result.left_out = static_cast<std::int64_t>(sums[sums.size() - 3]);
   if (result.samples == 0 && result.left_out > 0) {

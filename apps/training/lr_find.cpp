@@ -187,7 +187,7 @@ ExitCode find_lr(const TrainOptions& options, TrainConfig& config, const RankLay
       double told[] = {losses.sum(), static_cast<double>(losses.count()),
                        stop_requested() ? 1.0 : 0.0};
       losses.reset();
-      if (transport.size() > 1) transport.world().sum(told, 3);
+      transport.world().sum(told, 3);
       more = add_range_point(points, trainer.lr(), told[0] / std::max(told[1], 1.0));
       stopped = told[2] > 0.0;
       more = more && !stopped;

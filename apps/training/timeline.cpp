@@ -38,9 +38,8 @@ void write_timeline(const std::string& path, const std::string& mine, const std:
                                  {"first_line", first_line(folder + "/metrics.jsonl")}}
               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
               .substr(1);
-  if (world.size() > 1) run = world.all_gather(run).front();
-  const std::vector<std::string> events =
-      world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
+  run = world.all_gather(run).front();
+  const std::vector<std::string> events = world.all_gather(mine);
   const auto writer =
       std::ranges::find_if(events, [](const std::string& part) { return !part.empty(); });
   on_all_ranks(world, [&] {

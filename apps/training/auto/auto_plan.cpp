@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "apps/training/device/device.h"
 #include "comm/agreement.h"
 #include "comm/bucket.h"
 #include "comm/planner/advice.h"
@@ -145,12 +146,10 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
   on_all_ranks(transport, [&] { step = time_passes(config, trace, backend); });
   agree(step, transport);
   MeasureSettings settings;
-  const int threads = config.device.threads > 0
-                          ? config.device.threads
-                          : std::max(1, cores_of_rank(transport.world().local_size()));
+  const int threads = compute_threads(config.device, transport.world());
   const auto host =
       open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
-  settings.spare_cores = cores_of_rank(transport.world().local_size()) >= threads + 1;
+  settings.spare_cores = cores_of_rank(transport.world().local_size()) > threads;
   settings.direct = config.sync.transport.reads_parameters && !config.sync.mixer.encodes &&
                     backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);

@@ -39,8 +39,7 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Worl
       mine = "!" + std::string(error.what());
     }
   }
-  const std::vector<std::string> all =
-      world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
+  const std::vector<std::string> all = world.all_gather(mine);
   if (std::ranges::all_of(all, has_gpu)) return backend;
   const std::string why = why_not_gpus(all);
   if (!why.empty() && world.rank() == 0) log::info("{}", why);
@@ -49,7 +48,6 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Worl
 
 /// Hosts' configs may differ in the device: one that names a kind asks for all that leave it open.
 std::string device_of_all(const std::string& mine, World& world) {
-  if (world.size() == 1) return mine;
   const std::vector<std::string> all = world.all_gather(mine);
   for (const char* asked : {"cuda", "cpu"}) {
     if (mine == "auto" && std::ranges::find(all, asked) != all.end()) return asked;
@@ -122,7 +120,7 @@ bool choose_precision(DeviceSettings& settings, const Backend& backend, World& w
   const bool cpu = backend.device() == DeviceType::kCpu;
   if (settings.precision == "auto") {
     double slow = cpu && !cpu::fast_bf16() ? 1.0 : 0.0;
-    if (world.size() > 1) world.max(&slow, 1);  // machines may differ, formats may not
+    world.max(&slow, 1);  // machines may differ, formats may not
     settings.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
   }
   on_all_ranks(world, [&] {

@@ -165,7 +165,6 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
 }
 
 std::vector<FileDigest> all_digests(World& world, const FileDigest& mine) {
-  if (world.size() == 1) return {mine};
   std::vector<FileDigest> digests;
   for (const std::string& text : world.all_gather(json_of(mine).dump()))
     digests.push_back(digest_in(nlohmann::json::parse(text)).value());
