@@ -10,6 +10,7 @@
 #include "apps/training/config/habits.h"
 #include "apps/training/output/arguments.h"
 #include "core/error.h"
+#include "core/file_io.h"
 
 namespace starling {
 
