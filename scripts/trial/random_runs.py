@@ -16,14 +16,12 @@ A trial is one of
              JSON. They must be named;
   options    spellings and orders of the command line, also by launch.sh; --resume of what is there,
              missing, or another config's;
-  tables     a table: quotes, orders, spellings of numbers, categories, booleans, empty cells; or a
-             fault in it. The same table written anew must be tested on the same rows, to the same
-             numbers, and starling-predict must say of each row what the test did;
   signal     a signal at a random moment of training, a test, --evaluate, starling-prepare or
              starling-predict. It must end in time, as docs/outputs.md says, and what goes on must
              end with the bits of a run that nobody stopped.
 
-The model is written from docs/ alone. An error must be one line.
+The model is written from docs/ alone. An error must be one line. Tables and texts are tried in the
+same way by build/bin/fuzz_tables and fuzz_texts.
 """
 
 import glob
@@ -43,7 +41,6 @@ from types import SimpleNamespace
 import jobs
 from jobs import Ended, differs, losses, read, split_safetensors, tensors
 from trial.loop import finish, parser_of, print_table, run_all
-from trial.random_tables import try_tables
 
 TRAIN, PREDICT, PREPARE = map(jobs.built, ("starling-train", "starling-predict", "starling-prepare"))
 ROOT = str(jobs.ROOT)
@@ -534,7 +531,7 @@ def try_signal(rng, folder, limit, work):
     return [f"{target}, {sig.name} after {seconds:.2f} s: {text}" for text in wrong]
 
 
-KINDS = {"pictures": (try_pictures, 36), "config": (try_config, 30), "tables": (try_tables, 12), "options": (try_options, 13), "signal": (try_signal, 9)}
+KINDS = {"pictures": (try_pictures, 36), "config": (try_config, 30), "options": (try_options, 13), "signal": (try_signal, 9)}
 
 
 def main():

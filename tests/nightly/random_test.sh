@@ -13,7 +13,7 @@ cat >other/bin/starling-train <<'END'
 [ "${PIPESTATUS[0]}" = 0 ]
 END
 chmod +x other/bin/starling-train
-for kind in pictures config options tables; do
+for kind in pictures config options; do
   check "$kind of another program" 1 "^FAILED" env STARLING_BUILD="$work/other" "$root/scripts/trials" random --kinds $kind --trials 8
 done
 check "a kind that is not there" 2 "invalid choice: 'none'" "$root/scripts/trials" random --kinds none
