@@ -184,27 +184,67 @@ TEST_CASE("kernels/cpu: a storage outlives nothing it needs") {
   CHECK(!tensor);
 }
 
-TEST_CASE("kernels/cpu: the statistics of a large mean do not cancel") {
-  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::hardware_isa()}) {
-    CpuBackend backend(1, isa);
-    constexpr Index kRows = 20000, kChannels = 5;
-    Numbers values = random_numbers(kRows * kChannels, 3);
-    double sum = 0, squares = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<double>(static_cast<float>(1000.0 + values[i]));
-      if (i % kChannels == 2) sum += values[i];
+TEST_CASE(
+    "kernels/cpu: the statistics of channels far from zero do not cancel, alone and in a whole "
+    "batch "
+    "norm") {
+  constexpr Index kRows = 30000, kChannels = 6;
+  Numbers values = random_numbers(kRows * kChannels, 1);
+  double sum = 0, squares = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<double>(static_cast<float>(1000.0 + values[i]));
+    if (i % kChannels == 2) sum += values[i];
+  }
+  const double mean = sum / kRows;
+  for (std::size_t i = 2; i < values.size(); i += kChannels)
+    squares += (values[i] - mean) * (values[i] - mean);
+  for (const cpu::Isa isa : instruction_sets()) {
+    for (const int threads : {1, 3}) {
+      CpuBackend backend(threads, isa);
+      const Tensor x = to_tensor(backend, values, {kRows, kChannels}, DType::kFloat32);
+      const auto statistics_of = [&](const Tensor& y) {
+        const Tensor m(backend, {kChannels}, DType::kFloat32),
+            inv(backend, {kChannels}, DType::kFloat32);
+        backend.batch_norm_forward({.x = x, .y = y, .saved_mean = m, .saved_inv_std = inv});
+        CHECK(m.span<float>()[2] == doctest::Approx(mean).epsilon(2e-7));
+        CHECK(inv.span<float>()[2] ==
+              doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
+        return std::pair(to_numbers(m), to_numbers(inv));
+      };
+      CHECK(statistics_of({}) == statistics_of(Tensor(backend, x.shape(), DType::kFloat32)));
     }
-    const double mean = sum / kRows;
-    for (std::size_t i = 2; i < values.size(); i += kChannels)
-      squares += (values[i] - mean) * (values[i] - mean);
-    const Tensor x = to_tensor(backend, values, {kRows, kChannels}, DType::kFloat32),
-                 y(backend, {kRows, kChannels}, DType::kFloat32);
-    const Tensor m(backend, {kChannels}, DType::kFloat32),
-        inv(backend, {kChannels}, DType::kFloat32);
-    backend.batch_norm_forward({.x = x, .y = y, .saved_mean = m, .saved_inv_std = inv});
-    CHECK(m.span<float>()[2] == doctest::Approx(mean).epsilon(1e-7));
-    CHECK(inv.span<float>()[2] ==
-          doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
+  }
+}
+
+TEST_CASE(
+    "kernels/cpu: from sums to a batch norm without variance, with one rounded below zero, and "
+    "with NaN") {
+  CpuBackend backend(1);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    const auto vector = [&](const Numbers& numbers) {
+      return to_tensor(backend, numbers, {3}, dtype);
+    };
+    const auto sums = [&](const Numbers& numbers) {
+      return to_tensor(backend, numbers, {3}, DType::kFloat64);
+    };
+    BatchNormFinish args{.sum = sums({20, 0.4, std::nan("")}),
+                         .square_sum = sums({100, 0.0399, 1})};
+    args.running_mean = vector({1, 1, 1});
+    args.running_var = vector({2, 2, 2});
+    args.saved_mean = vector({0, 0, 0});
+    args.saved_inv_std = vector({0, 0, 0});
+    args.count = 4;
+    args.eps = 0.25;
+    args.momentum = 0.5;
+    backend.batch_norm_finish(args);
+    const double nan = std::nan("");  // divergence shows
+    CHECK(distance(to_numbers(args.saved_mean), {5, 0.1, nan}) < 1e-6);
+    CHECK(distance(to_numbers(args.saved_inv_std), {2, 2, nan}) < 1e-6);
+    CHECK(distance(to_numbers(args.running_mean), {3, 0.55, nan}) < 1e-6);
+    CHECK(distance(to_numbers(args.running_var), {1, 1, nan}) < 1e-6);
+    args.count = 1;
+    backend.batch_norm_finish(args);
+    CHECK(std::isfinite(to_numbers(args.running_var)[0]));
   }
 }
 

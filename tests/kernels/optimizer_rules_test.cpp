@@ -221,39 +221,6 @@ TEST_CASE("kernels/optimizer: a centered rmsprop stays finite where the gradient
   CHECK(below);
 }
 
-TEST_CASE("kernels/optimizer: names of states and bytes per parameter") {
-  using Names = std::vector<std::string>;
-  CHECK(make_rule("sgd", nlohmann::json::object())->facts().states == Names{});
-  CHECK(make_rule("sgd", {{"momentum", 0.9}})->facts().states == Names{"momentum_buffer"});
-  CHECK(make_rule("adamw", nlohmann::json::object())->facts().states ==
-        Names{"exp_avg", "exp_avg_sq"});
-  CHECK(make_rule("accum_adam", nlohmann::json::object())->facts().states ==
-        Names{"exp_avg", "exp_avg_sq", "accum_grad"});
-  CHECK(make_rule("rmsprop", nlohmann::json::object())->facts().states == Names{"square_avg"});
-  CHECK(make_rule("rmsprop", {{"momentum", 0.9}})->facts().states ==
-        Names{"square_avg", "momentum_buffer"});
-  CHECK(make_rule("rmsprop", {{"centered", true}})->facts().states ==
-        Names{"square_avg", "grad_avg"});
-  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->facts().states ==
-        Names{"square_avg", "momentum_buffer", "grad_avg"});
-  CHECK(make_rule("adagrad", nlohmann::json::object())->facts().states == Names{"sum"});
-  CHECK(make_rule("nadam", nlohmann::json::object())->facts().states ==
-        Names{"exp_avg", "exp_avg_sq"});
-  CHECK(make_rule("lion", nlohmann::json::object())->facts().states == Names{"exp_avg"});
-  CHECK(make_rule("sgd", nlohmann::json::object())->bytes_per_parameter(4) == 12);
-  CHECK(make_rule("sgd", {{"momentum", 0.9}})->bytes_per_parameter(4) == 20);
-  CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(4) == 28);
-  CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(8) == 56);
-  CHECK(make_rule("rmsprop", nlohmann::json::object())->bytes_per_parameter(4) == 20);
-  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->bytes_per_parameter(4) ==
-        36);
-  CHECK(make_rule("adagrad", nlohmann::json::object())->bytes_per_parameter(4) == 20);
-  CHECK(make_rule("nadam", nlohmann::json::object())->bytes_per_parameter(4) == 28);
-  CHECK(make_rule("lion", nlohmann::json::object())->bytes_per_parameter(4) == 20);
-  // K = 4: the first step moves 24, the two in the middle 28, the last one 36.
-  CHECK(make_rule("accum_adamw", nlohmann::json::object())->bytes_per_parameter(4) == 29);
-}
-
 TEST_CASE("kernels/optimizer: a rule brings its default rate, and a text says them all") {
   OptimizerRegistry registry("optimizer");
   const auto none = [](ConfigSection&) { return std::unique_ptr<OptimizerRule>(); };
@@ -269,19 +236,47 @@ TEST_CASE("kernels/optimizer: a rule brings its default rate, and a text says th
   CHECK(registry.rate("d") == 2.0);
 }
 
+TEST_CASE("kernels/optimizer: names of states, and bytes per parameter of fp32") {
+  // Of accum_adamw K = 4: the first step moves 24, the two in the middle 28, the last one 36.
+  const auto rows = nlohmann::json::parse(R"([
+    ["sgd", {}, [], 12], ["sgd", {"momentum": 0.9}, ["momentum_buffer"], 20],
+    ["adamw", {}, ["exp_avg", "exp_avg_sq"], 28],
+    ["accum_adamw", {}, ["exp_avg", "exp_avg_sq", "accum_grad"], 29],
+    ["rmsprop", {}, ["square_avg"], 20],
+    ["rmsprop", {"momentum": 0.9}, ["square_avg", "momentum_buffer"], 28],
+    ["rmsprop", {"centered": true}, ["square_avg", "grad_avg"], 28],
+    ["rmsprop", {"centered": true, "momentum": 0.9}, ["square_avg", "momentum_buffer", "grad_avg"], 36],
+    ["adagrad", {}, ["sum"], 20], ["nadam", {}, ["exp_avg", "exp_avg_sq"], 28],
+    ["lion", {}, ["exp_avg"], 20], ["schedule_free_adamw", {}, ["z_minus_y", "exp_avg_sq"], 28],
+    ["lars", {"momentum": 0.0}, [], 20], ["lars", {}, ["momentum_buffer"], 28],
+    ["lamb", {}, ["exp_avg", "exp_avg_sq"], 44], ["adafactor", {}, ["variance"], 52],
+    ["muon", {}, ["momentum_buffer", "direction"], 0]])");
+  for (const auto& row : rows) {
+    CAPTURE(row.dump());
+    const auto rule = make_rule(row[0], row[1]);
+    CHECK(rule->facts().states == row[2].get<std::vector<std::string>>());
+    if (row[0] != "muon") CHECK(rule->bytes_per_parameter(4) == row[3]);
+  }
+  CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(8) == 56);
+}
+
 // Defaults and ranges are those of docs/config.md, which a test compares.
 TEST_CASE("kernels/optimizer: settings that do not go together are refused by key") {
-  const auto names = [&](const std::string& type, const nlohmann::json& config,
-                         const std::string& key) {
-    CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(type, config); }), key));
-  };
-  names("sgd", {{"nesterov", true}}, "nesterov");
-  names("sgd", {{"betas", {0.9, 0.99}}}, "betas");
-  names("adam", {{"betas", {0.9}}}, "betas");
-  names("adam", {{"betas", {0.9, 1.0}}}, "betas");
-  names("adam", {{"betas", 0.9}}, "betas");
-  names("lion", {{"betas", {0.9}}}, "as [0.9, 0.99]");
-  names("adamv", nlohmann::json::object(), "did you mean 'adam");
+  const auto rows = nlohmann::json::parse(R"([
+    ["sgd", {"nesterov": true}, "nesterov"], ["sgd", {"betas": [0.9, 0.99]}, "betas"],
+    ["adam", {"betas": [0.9]}, "betas"], ["adam", {"betas": [0.9, 1.0]}, "betas"],
+    ["adam", {"betas": 0.9}, "betas"], ["lion", {"betas": [0.9]}, "as [0.9, 0.99]"],
+    ["adamv", {}, "did you mean 'adam"], ["schedule_free_adamw", {"betas": [0.0, 0.999]}, "betas"],
+    ["lars", {"momentum": 0.0, "nesterov": true}, "nesterov"],
+    ["adafactor", {"eps": 1e-3}, "eps"], ["adafactor", {"eps": [1e-3]}, "eps"],
+    ["adafactor", {"eps": [null, null]}, "eps"], ["adafactor", {"eps": [-1, 1e-3]}, "eps"],
+    ["adafactor", {"eps": [1e-3, "x"]}, "eps"], ["adafactor", {"eps": [1, 2, 3]}, "eps"],
+    ["muon", {"ns_coefficients": [3.4445, -4.775]}, "ns_coefficients"]])");
+  for (const auto& row : rows) {
+    CAPTURE(row.dump());
+    CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(row[0], row[1]); }),
+                         row[2].get<std::string>()));
+  }
 }
 
 TEST_CASE(

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -93,26 +94,6 @@ TEST_CASE("kernels/optimizer: every instruction set gives the same bits") {
   }
 }
 
-TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any number of threads") {
-  for (const nlohmann::json& config : every_rule()) {
-    const auto rule = make_rule(config);
-    for (const int threads : {1, 2, 3}) {
-      const auto backend = open_backend(DeviceType::kCpu, threads);
-      for (const int terms : {1, 2, 18}) {
-        const std::size_t n = 1024 * 7 + 32;
-        auto bucket = filled_bucket<float>(n, rule->facts().states.size(), terms);
-        const UpdateArgs args = args_of(*backend, bucket);
-        backend->update({*rule, args});
-        backend->synchronize();
-        bucket.update(*rule, 0.01, 3);
-        CHECK(vector_of<float>(*backend, args.x) == bucket.x);
-        for (std::size_t k = 0; k < args.states.size(); ++k)
-          CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
-      }
-    }
-  }
-}
-
 TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gradient holds") {
   for (const nlohmann::json& config : every_rule()) {
     const auto rule = make_rule(config);
@@ -148,27 +129,31 @@ TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gra
 }
 
 TEST_CASE(
-    "kernels/optimizer: the low-precision copy is the new parameter rounded, and changes no other "
-    "bit") {
+    "kernels/optimizer: the backend's update equals the rule's, for any number of threads, and its "
+    "low-precision copy is the new parameter rounded") {
   const auto compare = [](auto low_type, auto type, int threads) {
     using Low = decltype(low_type);
     using T = decltype(type);
+    const auto backend = open_backend(DeviceType::kCpu, threads);
     for (const nlohmann::json& config : every_rule()) {
       const auto rule = make_rule(config);
-      const auto backend = open_backend(DeviceType::kCpu, threads);
-      auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->facts().states.size(), 1);
-      UpdateArgs args = args_of(*backend, bucket);
-      args.low = Tensor(*backend, args.x.shape(), DTypeOf<Low>::value);
-      backend->update({*rule, args});
-      bucket.update(*rule, 0.01, 3);
-      CHECK(vector_of<T>(*backend, args.x_out) == bucket.x);
-      for (std::size_t k = 0; k < args.states.size(); ++k)
-        CHECK(vector_of<T>(*backend, args.states[k]) == bucket.states[k]);
-      const auto low = vector_of<Low>(*backend, args.low);
-      std::size_t wrong = 0;
-      for (std::size_t i = 0; i < low.size(); ++i)
-        wrong += low[i].bits != Low(static_cast<float>(bucket.x[i])).bits;
-      CHECK(wrong == 0);
+      for (const auto& [terms, copy] : {std::pair{1, true}, {2, false}, {18, threads > 1}}) {
+        CAPTURE(config.dump());
+        CAPTURE(terms);
+        auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->facts().states.size(), terms);
+        UpdateArgs args = args_of(*backend, bucket);
+        if (copy) args.low = Tensor(*backend, args.x.shape(), DTypeOf<Low>::value);
+        backend->update({*rule, args});
+        bucket.update(*rule, 0.01, 3);
+        CHECK(vector_of<T>(*backend, args.x_out) == bucket.x);
+        for (std::size_t k = 0; k < args.states.size(); ++k)
+          CHECK(vector_of<T>(*backend, args.states[k]) == bucket.states[k]);
+        std::size_t wrong = 0;
+        const auto low = copy ? vector_of<Low>(*backend, args.low) : std::vector<Low>();
+        for (std::size_t i = 0; i < low.size(); ++i)
+          wrong += low[i].bits != Low(static_cast<float>(bucket.x[i])).bits;
+        CHECK(wrong == 0);
+      }
     }
   };
   compare(BFloat16{}, float{}, 1);
