@@ -480,6 +480,9 @@ TEST_CASE("apps/augment: what does not suit is refused by its key") {
   CHECK(contains(refusal({{"rand_augment", {{"magnitude", 31}}}}), "rand_augment.magnitude"));
   CHECK(contains(refusal({{"random_erasing", {{"scale", {0.5, 0.1}}}}}), "random_erasing.scale"));
   CHECK(contains(refusal({{"random_erasing", {{"scale", {0.5}}}}}), "has 1 number;"));
+  CHECK(contains(refusal({{"random_resized_crop", {{"scale", {0.5, 0.1}}}}}),
+                 "random_resized_crop.scale"));
+  CHECK(contains(refusal({{"random_resized_crop", {{"ratio", {1.0}}}}}), "needed: [least, most]"));
   CHECK(contains(refusal({{"flip", 1}}), "flip"));
   CHECK(contains(refusal({{"mixup", -0.1}}), "mixup"));
   CHECK(contains(refusal({{"cutmix", true}}), "cutmix"));

@@ -190,33 +190,6 @@ TEST_CASE("apps/cache: ranks that cannot share, and those of different hosts, ke
   }
 }
 
-TEST_CASE("apps/cache: threads read the same samples at the same time") {
-  for (const double limit : {1e6, 25 * kSampleBytes}) {
-    const auto count = std::make_shared<DecodeCount>();
-    FakeWorld(2).run([&](Transport& transport) {
-      const auto dataset = cached(60, 20, limit, count, transport.world());
-      const NumberedDataset plain(60, 20);
-      std::vector<std::thread> threads;
-      std::atomic<int> wrong{0};
-      for (int t = 0; t < 4; ++t) {
-        threads.emplace_back([&, t] {
-          for (std::int64_t i = 0; i < 600; ++i) {
-            const std::int64_t index = (i * (t % 2 == 0 ? 1 : 7) + t) % 60;
-            const Split split = i % 4 == 0 ? Split::kTest : Split::kTrain;
-            wrong += sample_of(*dataset, split, split == Split::kTest ? index % 20 : index) !=
-                     sample_of(plain, split, split == Split::kTest ? index % 20 : index);
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
-      CHECK(wrong == 0);
-      CHECK(dataset->counts().hits + dataset->counts().decoded == 2400);
-      CHECK(dataset->counts().kept <= (limit == 1e6 ? 80 : 12));
-      transport.world().barrier();  // the others may still read here
-    });
-  }
-}
-
 TEST_CASE("apps/cache: a sample that is being written is not seen") {
   FakeWorld(1).run([](Transport& transport) {
     const Shape large{64, 64, 3};
@@ -270,32 +243,4 @@ TEST_CASE("apps/cache: what cannot be decoded is an error each time, and leaves 
           sample_of(NumberedDataset(8, 0), Split::kTrain, 5));
     CHECK(dataset.counts().kept == 1);
   });
-}
-
-TEST_CASE(
-    "apps/cache: batches have the same bits with and without, and augmentation leaves what is kept "
-    "alone") {
-  const auto count = std::make_shared<DecodeCount>();
-  FakeWorld(2).run([&](Transport& transport) {
-    MemoryBackend backend;
-    const LoaderSettings settings{.seed = 3,
-                                  .augment = augmenters_of(2, true),
-                                  .batch_size = 5,
-                                  .rank = transport.rank(),
-                                  .ranks = transport.size()};
-    const NumberedDataset plain(50, 0);
-    const auto dataset = cached(50, 0, 1e6, count, transport.world());
-    Loader expected(plain, settings, backend, DType::kFloat32);
-    {
-      Loader loader(*dataset, settings, backend, DType::kFloat32);
-      for (int i = 0; i < 20; ++i) {
-        const Batch &batch = loader.next(), &other = expected.next();
-        CHECK(std::memcmp(batch["image"].raw(), other["image"].raw(), batch["image"].bytes()) == 0);
-        CHECK(std::memcmp(batch["label"].raw(), other["label"].raw(), batch["label"].bytes()) == 0);
-      }
-    }
-    transport.world().barrier();
-    CHECK(dataset->counts().hits > 0);
-  });
-  CHECK(sum(count->train) < 4 * 50);  // without a cache each epoch decodes them all
 }

@@ -258,33 +258,6 @@ TEST_CASE("apps/loader: crops and flips use their whole range evenly") {
   CHECK(augmentation_of(3, 2, 5, 4, false).offset_x == augmentation_of(3, 2, 5, 4, true).offset_x);
 }
 
-TEST_CASE("apps/loader: an image looks the same on whatever rank and in whatever batch") {
-  const NumberedDataset dataset(24, 1);
-  MemoryBackend backend;
-  const auto images_of_epoch = [&](int ranks, std::int64_t batch_size) {
-    std::map<std::int64_t, std::vector<float>> images;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const LoaderSettings settings = settings_of(batch_size, rank, ranks);
-      Loader loader(dataset, settings, backend, DType::kFloat32);
-      loader.start(3, 0);
-      const auto samples = epoch_samples(24, settings, 3);
-      for (std::int64_t b = 0; b < loader.batches_per_epoch(); ++b) {
-        const Batch& batch = loader.next();
-        for (std::int64_t i = 0; i < batch_size; ++i) {
-          const float* first = batch["image"].data<float>() + i * 90;
-          images[samples[static_cast<std::size_t>(b * batch_size + i)]].assign(first, first + 90);
-        }
-      }
-    }
-    return images;
-  };
-  const auto expected = images_of_epoch(1, 24);
-  CHECK(expected.size() == 24);
-  CHECK(images_of_epoch(2, 3) == expected);
-  CHECK(images_of_epoch(4, 2) == expected);
-  CHECK(images_of_epoch(1, 1) == expected);
-}
-
 TEST_CASE("apps/loader: starting anywhere gives the batches of a run from the start") {
   const NumberedDataset dataset(50, 1);
   MemoryBackend backend;

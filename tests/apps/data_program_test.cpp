@@ -19,20 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using test::Program;
 
-TEST_CASE("data: what is not there is told with the remedy, before there is a folder") {
-  const Program program;
-  program.write("small.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
-                                                 R"("batch_size": 16, "steps": 1,)"));
-  program.play(R"table(
-2 1 | no CIFAR-10 | nowhere.*get_cifar10 | small.json --output out | data={"type": "cifar10", "path": "nowhere"}
-2 2 | on two ranks too | nowhere | small.json --output out | data={"type": "cifar10", "path": "nowhere"}
-2 1 | no MNIST | nowhere | small.json --output out | data={"type": "mnist", "path": "nowhere"}
-2 2 | fewer samples than ranks | 1 training sample for 2 ranks; start fewer ranks, or give more$ | small.json --output out | data.limit=1 | batch_size=1
-unsaid <= 0
-lacks out
-)table");
-}
-
 /// Ten training and four test pictures of each of two classes, under first/, and a run of 12 steps.
 void make_pictures(const Program& program) {
   const std::string golden = program.root() + "/tests/golden/pictures/";
@@ -387,12 +373,6 @@ line confusion.csv ^true class,ant,bee
 flip shards/train-00000.shard 800
 2 2 | a flipped byte | shards/train-00000.shard: record 0 \(ant/1.jpg\): is damaged | pets.json --output bad | data.type=shards | data.path=shards
 0 2 | or another stands in for it | record 0 \(ant/1.jpg\): is damaged.*the next of its class stands in for it | pets.json --output skipped | data.type=shards | data.path=shards | data.on_bad_image=skip
-cut shards/val-00000.shard 500
-2 1 | a shard that is cut off | shards/val-00000.shard is cut off or damaged | pets.json --output out | data.type=shards | data.path=shards
-remove shards/train-00000.shard
-2 1 | a shard that is missing | cannot open .*shards/train-00000.shard | pets.json --output out | data.type=shards | data.path=shards
-pipe shards/train-00000.shard
-2 1 | a pipe as a shard | cannot open .*train-00000.shard: it is a pipe | pets.json --output out | data.type=shards | data.path=shards
 lacks out
 )table");
 }

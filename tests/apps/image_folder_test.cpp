@@ -404,19 +404,6 @@ TEST_CASE(
 }
 
 // Areas, shapes and places are drawn_augment_test.cpp's.
-TEST_CASE("random_resized_crop: what is no range is refused") {
-  CHECK(contains(error_of(ExitCode::kUsage,
-                          [] {
-                            random_crops({{"scale", {0.5, 0.1}}});
-                          }),
-                 "random_resized_crop.scale"));
-  CHECK(contains(error_of(ExitCode::kUsage,
-                          [] {
-                            random_crops({{"ratio", {1.0}}});
-                          }),
-                 "needed: [least, most]"));
-}
-
 TEST_CASE(
     "random_resized_crop: the same on any rank and any number of threads, from files and from "
     "images of one size") {

@@ -235,8 +235,6 @@ TEST_CASE("language_model: what training has besides goes with it") {
 0 1 | a rate | tokens a second expected, a rank with 1 thread: about [0-9]+, at most [0-9]+ by arithmetic | run.json --dry-run
 0 1 | as it is | tokens/s  MFU [0-9.]+%  | run.json --output straight
 0 1 | metrics that know of no head | done | run.json --output scores | task.metrics=["classification","perplexity","token_accuracy"]
-0 1 | whole | done | run.json --output whole | batch_size=8 | precision=fp64
-0 1 | in micro-batches | done | run.json --output cut | accumulate=4 | precision=fp64
 0 2 | in bf16 where it is fast, clipped, with averages | test ema_loss | run.json --output many | precision=auto | accumulate=2 | clip_norm=1 | ema={"decay":0.9} | optimizer.groups=[{"match":"wpe","lr_scale":0.5}]
 0 2 | whose ranks are compared | done | run.json --output verified | sync={"algorithm":"allreduce","verify":2}
 0 2 | int8 gossip | done | run.json --output int8 | sync.exchange=int8
@@ -264,7 +262,6 @@ same muon named
 2 1 | samples of the wrong kind | run\.json: task\.type: classification needs samples with a tensor 'label' | run.json --dry-run | task.type=classification
 2 1 | fewer tokens than the data has | run\.json: model\.vocab: the model has scores for 100 tokens, the data has 256 | run.json --dry-run | model.vocab=100
 )table");
-  check_equal_runs(program, "whole", "cut");
   CHECK(program.summary("best")["best"].contains("test_loss"));
   CHECK(program.summary("bits")["early_stopping"]["metric"] == "test_bits_per_byte");
   const auto scores = program.summary("scores");

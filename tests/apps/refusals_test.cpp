@@ -49,6 +49,9 @@ TEST_CASE("refusals: arguments") {
 2 1 | fp16 where auto finds no GPU | precision: fp16 needs a GPU | small.json --device auto --output refused | precision=fp16
 2 1 | init that is not there | none\.safetensors | small.json --output refused | init=none.safetensors
 2 1 | init of something else | small\.json | small.json --output refused | init=small.json
+2 2 | no data, on two ranks | nowhere | small.json --output refused | data={"type": "mnist", "path": "nowhere"}
+2 2 | fewer samples than ranks | 1 training sample for 2 ranks; start fewer ranks, or give more$ | small.json --output refused | data.limit=1 | batch_size=1
+unsaid <= 0
 )table");
   using Arguments = Program::Arguments;
   const auto empty = [&](const Arguments& arguments, const std::string& pattern) {
