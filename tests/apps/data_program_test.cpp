@@ -37,7 +37,7 @@ void make_pictures(const Program& program) {
     "checkpoint": {"every_steps": 4}, "evaluate": {"every_epochs": 0}, "sync": {"transport": "mpi"}})");
 }
 
-// In which things data may differ is data_contents_test.cpp's and world_check_test.cpp's.
+// In which things data may differ is data_contents_test.cpp's.
 TEST_CASE("data: a run goes on with the same data at another place, and with no others") {
   const Program program;
   make_pictures(program);

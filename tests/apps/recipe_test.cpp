@@ -1,5 +1,6 @@
-// Keys of how a model is trained: the moving average, statistics of batch norms, and a file to
-// start from.
+// Keys of how a model is trained: the moving average, statistics of batch norms, a file to start
+// from, the files of the checkpoint that tested best (which one that is is
+// changed_resume_test.cpp's), and parameters that stay.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,22 +9,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "apps/inference/model_file.h"
+#include "apps/training/config/plugins.h"
 #include "apps/training/estimates/report.h"
 #include "apps/training/state/init_file.h"
+#include "apps/training/training_run.h"
 #include "comm/agreement.h"
+#include "core/safetensors.h"
 #include "tests/apps/data_test_support.h"
-#include "tests/apps/recipe_run.h"
+#include "tests/apps/program.h"
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
@@ -36,11 +42,35 @@ using test::check_same_tensors;
 using test::contains;
 using test::error_of;
 using test::Folder;
-using test::lines_with;
-using test::recipe_config;
-using test::train_to_end;
+using test::Program;
 using test::TrainerRun;
 using test::value_of;
+
+/// A run with all that a recipe may ask for.
+nlohmann::json recipe_config(const char* patch = "{}") {
+  register_builtins();
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "model": {"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3},
+      {"type": "batch_norm", "momentum": 0.3}, {"type": "relu"}, {"type": "dropout", "p": 0.25}, {"type": "flatten"},
+      {"type": "linear", "out_features": 4}]},
+    "data": {"type": "synthetic", "image_size": 8, "classes": 4, "limit": 128, "test_limit": 32, "augment": {"crop_padding": 1}},
+    "precision": "fp64", "batch_size": 4, "steps": 8, "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
+    "sync": {"bucket_mb": 0.001, "topology": {"type": "ring"}}, "threads": 1, "log_every": 1, "tensorboard": false,
+    "evaluate": {"every_steps": 2}, "checkpoint": {"every_epochs": 0}})");
+  config.merge_patch(nlohmann::json::parse(patch));
+  return config;
+}
+
+/// Trains to the config's end, and gives what run() came to.
+ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks) {
+  ExitCode code = ExitCode::kInternal;
+  FakeWorld(ranks).run([&](Transport& transport) {
+    TrainerRun run(json, transport);
+    const ExitCode result = TrainingRun(*run.trainer, folder).run();
+    if (transport.rank() == 0) code = result;
+  });
+  return code;
+}
 
 /// Another data set, of which one sample or every one of a split cannot be read from some moment
 /// on.
@@ -223,7 +253,10 @@ TEST_CASE("recipe/ema: a run tells and writes it, and its memory is planned") {
   const Folder folder;
   const nlohmann::json json = recipe_config(R"({"ema": {"decay": 0.9}})");
   CHECK(train_to_end(json, folder.path(), 2) == ExitCode::kOk);
-  CHECK(lines_with(folder.path(), "test_ema_accuracy").size() == 4);
+  std::istringstream metrics(test::read_text(folder / "metrics.jsonl"));
+  int told = 0;
+  for (std::string line; std::getline(metrics, line);) told += contains(line, "test_ema_accuracy");
+  CHECK(told == 4);
   const nlohmann::json summary = nlohmann::json::parse(test::read_text(folder / "summary.json"));
   CHECK(summary.contains("test_ema_loss"));
   CHECK(summary["test_ema_loss"] != summary["test_loss"]);
@@ -474,6 +507,121 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     folder.write("start.safetensors", "no tensors at all");
     CHECK(refusal({}).find('\n') == std::string::npos);
   });
+}
+
+TEST_CASE("recipe/best: one that is being written, or of a run that is no more, does not count") {
+  const Folder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  CHECK_FALSE(checkpoints.best());
+  SafetensorsFile file;
+  file.metadata["step"] = "4";
+  checkpoints.begin_best();
+  checkpoints.write_best(0, file);
+  CHECK_FALSE(checkpoints.best());
+  checkpoints.begin_best();  // again, after an interruption
+  checkpoints.complete_best({4, "test_loss", 0.5}, {checkpoints.write_best(0, file)});
+  CHECK(checkpoints.best()->value == 0.5);
+  CHECK_FALSE(checkpoints.newest());  // --resume does not look at it
+  checkpoints.begin_best();
+  checkpoints.complete_best({6, "test_loss", 0.25}, {});
+  CHECK(checkpoints.best()->step == 6);
+  // Stopped between its two renames: the one before is there under another name.
+  std::filesystem::rename(folder / "checkpoints/best", folder / "checkpoints/best.old");
+  CHECK(checkpoints.best()->step == 6);
+  checkpoints.begin_best();
+  checkpoints.complete_best({8, "test_loss", 0.125}, {});
+  CHECK(checkpoints.best()->step == 8);
+  CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
+  // What was best after the step that a run goes on from is not its best.
+  folder.write("checkpoints/best/DONE",
+               R"({"step": 1000, "metric": "test_accuracy", "value": 2.0})");
+  CHECK(train_to_end(recipe_config(R"({"checkpoint": {"best": true}})"), folder.path(), 1) ==
+        ExitCode::kOk);
+  CHECK(checkpoints.best()->step <= 8);
+}
+
+TEST_CASE("recipe/best: a damaged one is named and set aside, and the next test makes a new one") {
+  const Folder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  SafetensorsFile file;
+  file.metadata["step"] = "4";
+  const auto fill = [&] {
+    checkpoints.begin_best();
+    checkpoints.complete_best({4, "test_accuracy", 0.5}, {checkpoints.write_best(0, file)});
+  };
+  fill();
+  const std::string name = "checkpoints/best/DONE", done = test::read_text(folder / name);
+  const auto error = [&] {
+    return test::error_of(ExitCode::kUsage, [&] { (void)checkpoints.best(); });
+  };
+  // other damage is output_checkpoint_test.cpp's
+  for (const std::string& text : {std::string(), std::string("step 4\n"), done + "\n"}) {
+    CAPTURE(text);
+    folder.write(name, text);
+    CHECK(contains(error(), folder / name));
+  }
+  std::filesystem::remove(folder / name);
+  CHECK(contains(error(), folder / name));
+  fill();
+  const std::string rank_file = folder / "checkpoints/best/rank-0.safetensors";
+  std::filesystem::resize_file(rank_file, 3);
+  CHECK(contains(error(), rank_file));
+  std::filesystem::remove(rank_file);
+  CHECK(contains(error(), rank_file));
+  CHECK(checkpoints.set_best_aside().empty());
+  CHECK_FALSE(checkpoints.best());
+  CHECK(std::filesystem::exists(folder / "checkpoints/best.damaged/DONE"));
+  fill();
+  CHECK(checkpoints.best()->step == 4);
+  // Of an older version, without a checksum.
+  folder.write(name, R"({"step": 3, "metric": "test_loss", "value": 2.0})");
+  CHECK(checkpoints.best()->step == 3);
+  folder.write(name, R"({"step": 3, "metric": "test_loss", "value": 2.0, "checksun": "0"})");
+  CHECK(contains(error(), "'checksun'"));
+}
+
+TEST_CASE("freeze: frozen parameters and their norms' statistics keep every bit") {
+  const Program program;
+  program.write("run.json", R"({
+    "data": {"type": "synthetic", "limit": 64, "test_limit": 16, "image_size": 8},
+    "model": {"type": "sequential", "layers": [
+      {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+      {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+      {"type": "flatten"}, {"type": "linear", "out_features": 10}]},
+    "batch_size": 4, "steps": 6, "threads": 1, "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
+    "log_every": 1, "tensorboard": false, "evaluate": {"every_epochs": 0},
+    "checkpoint": {"every_steps": 3}, "sync": {"transport": "mpi"}})");
+  program.play(R"table(
+0 2 | something to begin with | done | run.json --output first
+let frozen = init=first/model.safetensors | optimizer.freeze=["^0\\.", "^1\\."] | seed=5
+0 2 | a part of it stays | done | run.json --output tuned | $frozen
+0 2 | stopped | done | run.json --output part | $frozen | steps=3
+0 2 | and resumed | continuing after step 3 | run.json --output part --resume latest | $frozen
+same tuned part
+0 2 | statistics measured anew | done | run.json --output recalibrated | $frozen | sync.batch_norm=recalibrate | sync.recalibrate_batches=3
+0 2 | statistics of all ranks | done | run.json --output synced | $frozen | sync.batch_norm=sync | sync.algorithm=allreduce
+0 2 | the norm alone | done | run.json --output norm | init=first/model.safetensors | optimizer.freeze=["^4\\."]
+0 1 | with right gradients | gradients agree with central differences | run.json --check-gradients | $frozen
+2 1 | a name that is not there | optimizer\.freeze: 'bn1' is in the name of no parameter; names are 0\.weight, …, 7\.bias | run.json --dry-run | optimizer.freeze=["bn1"]
+2 1 | no regular expression | optimizer\.freeze: '\(' is no regular expression | run.json --dry-run | optimizer.freeze=["("]
+2 1 | all of it | no trainable parameter takes part in the loss, so there is nothing to train | run.json --dry-run | optimizer.freeze=["."]
+2 2 | other ones at a resume | for optimizer.freeze, the checkpoint was made with | run.json --output part --resume latest | init=first/model.safetensors | optimizer.freeze=["^0\\."] | seed=5
+)table");
+  const SafetensorsFile first = read_safetensors("first/model.safetensors");
+  const auto stays = [&](const std::string& run, const std::string& frozen) {
+    const SafetensorsFile model = read_safetensors(run + "/model.safetensors");
+    for (const auto& entry : model.tensors) {
+      const std::string& name = entry.first;
+      CAPTURE(run);
+      CAPTURE(name);
+      const bool same = entry.second.bytes == first.tensors.at(name).bytes;
+      CHECK(same == (frozen.find(name[0]) != std::string::npos));
+    }
+  };
+  stays("tuned", "01");
+  stays("recalibrated", "01");
+  stays("synced", "01");
+  stays("norm", "4");
 }
 
 }  // namespace starling

@@ -1,8 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,10 +17,111 @@
 #include "apps/data/shards/shard_set.h"
 #include "apps/pictures/picture.h"
 #include "core/operations/accesses.h"
+#include "core/philox.h"
 #include "tests/apps/picture_tree.h"
-#include "tests/apps/prepared_tree.h"
 
-// Shards of pictures: what starling-prepare writes, and what the data set reads.
+// Shards of pictures: what starling-prepare writes, what the data set reads, and what is found and
+// named where they are not what was written.
+namespace starling::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ShardSplit = Dataset::Split;
+
+/// A tree of pictures and shards of it, two pictures each.
+struct PreparedTree {
+  PictureTree tree;
+  PrepareOptions options{
+      .source = tree.folder.path(), .destination = tree.folder / "shards", .shard_pictures = 2};
+  PrepareReport make(const PrepareWatch& watch = {}) const {
+    return prepare_images(options, watch);
+  }
+  std::string file(const std::string& name) const { return options.destination + "/" + name; }
+  std::map<std::string, std::string> files() const {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::directory_iterator(options.destination))
+      all[entry.path().filename()] = read_text(entry.path());
+    return all;
+  }
+  std::unique_ptr<ImageDataset> open(nlohmann::json more = nlohmann::json::object()) const {
+    more["type"] = "shards";
+    more["path"] = options.destination;
+    return tree.open(more);
+  }
+  std::string refusal(const nlohmann::json& more = nlohmann::json::object()) const {
+    return error_of(ExitCode::kUsage, [&] { open(more); });
+  }
+};
+
+std::vector<std::uint8_t> read_image(const ImageDataset& dataset, ShardSplit split,
+                                     std::int64_t index, const Dataset::PictureChoice& choose = {},
+                                     std::int64_t side = 16) {
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(3 * side * side));
+  std::int32_t label = -1;
+  const std::array<std::byte*, 2> out{reinterpret_cast<std::byte*>(pixels.data()),
+                                      reinterpret_cast<std::byte*>(&label)};
+  dataset.read_part(split, index, choose, 0, out);
+  CHECK(label == dataset.label(split, index));
+  return pixels;
+}
+
+std::int64_t samples_of(const ImageDataset& dataset, ShardSplit split) {
+  const DatasetInfo info = dataset.info();
+  return split == ShardSplit::kTrain ? info.train_samples : info.test_samples;
+}
+
+void read_everything(const ImageDataset& dataset) {
+  for (const ShardSplit split : {ShardSplit::kTrain, ShardSplit::kTest}) {
+    std::vector<std::int64_t> all;
+    for (std::int64_t i = 0; i < samples_of(dataset, split); ++i) all.push_back(i);
+    dataset.will_read(split, all);
+    for (const std::int64_t i : all) (void)read_image(dataset, split, i);
+  }
+}
+
+/// What `check` says of a folder: its faults, or the error that ends it.
+std::vector<std::string> faults_of(const std::string& folder, int threads = 1) {
+  std::vector<std::string> faults;
+  PrepareWatch watch;
+  watch.bad = [&](const Error& error) { faults.emplace_back(error.what()); };
+  try {
+    const CheckReport report = check_shards(folder, threads, watch);
+    CHECK(report.faults == static_cast<std::int64_t>(faults.size()));
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    faults.emplace_back(error.what());
+  }
+  return faults;
+}
+
+/// Writes a file anew. Some file systems bring one to the disk that is emptied and written again,
+/// which takes far longer.
+void rewrite(const std::string& path, const std::string& text) {
+  fs::remove(path);
+  write_bytes(path, Bytes(text.begin(), text.end()));
+}
+
+/// The checksums of a shard's parts, made right again: what is left to find is what the numbers
+/// say.
+void mend_checksums(std::string& text) {
+  ShardFooter footer;
+  if (text.size() < sizeof footer) return;
+  char* at = text.data() + text.size() - sizeof footer;
+  std::memcpy(&footer, at, sizeof footer);
+  footer.bytes = text.size();
+  if (footer.table_at <= text.size() - sizeof footer) {
+    footer.table_checksum =
+        checksum_of({reinterpret_cast<const std::uint8_t*>(text.data()) + footer.table_at,
+                     text.size() - sizeof footer - footer.table_at});
+  }
+  footer.checksum = 0;
+  footer.checksum = checksum_of(bytes_of(footer));
+  std::memcpy(at, &footer, sizeof footer);
+}
+
+}  // namespace
+}  // namespace starling::test
+
 using namespace starling;
 using namespace starling::test;
 
@@ -349,4 +454,100 @@ TEST_CASE(
   CHECK(declared->info().test_samples == 3);
   CHECK(contains(error_of(ExitCode::kUsage, [&] { declared->open(); }),
                  "there is no " + prepared.tree.folder.path() + "/nowhere; needed: "));
+}
+
+TEST_CASE("shards: a byte that is flipped is found wherever it lies, and its record named") {
+  PreparedTree prepared;
+  prepared.options.shard_pictures = 3;
+  prepared.make();
+  const auto whole = prepared.files();
+  for (const auto& [name, text] : whole) {
+    std::vector<std::string> titles(text.size());
+    if (name.ends_with(".shard")) {
+      const ShardFile file(prepared.file(name));
+      for (std::int64_t i = 0; i < file.records(); ++i) {
+        const ShardEntry& entry = file.entry(i);
+        std::fill_n(titles.begin() + static_cast<std::ptrdiff_t>(entry.at), entry.bytes,
+                    ": record " + std::to_string(i) + " (" + file.name(i) + ")");
+      }
+    }
+    const std::size_t step = text.size() > 1000 ? 7 : 1;
+    for (std::size_t at = 0; at < text.size(); at += at + 400 < text.size() && at > 24 ? step : 1) {
+      std::string damaged = text;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
+      rewrite(prepared.file(name), damaged);
+      CAPTURE(name);
+      CAPTURE(at);
+      const std::vector<std::string> faults = faults_of(prepared.options.destination);
+      REQUIRE(faults.size() == 1);
+      CHECK(contains(faults[0], prepared.file(name) + titles[at]));
+      const std::string told =
+          error_of(ExitCode::kUsage, [&] { read_everything(*prepared.open()); });
+      CHECK(contains(told, prepared.file(name) + titles[at]));
+    }
+    rewrite(prepared.file(name), text);
+  }
+  // With on_bad_image the next of its class stands in.
+  std::string damaged = whole.at("train-00000.shard");
+  damaged[100] = static_cast<char>(damaged[100] ^ 1);
+  rewrite(prepared.file("train-00000.shard"), damaged);
+  const auto patient = prepared.open({{"on_bad_image", "skip"}});
+  CHECK(read_image(*patient, ShardSplit::kTrain, 0) == read_image(*patient, ShardSplit::kTrain, 1));
+}
+
+TEST_CASE("shards: files that are cut off, of another version, foreign or exchanged are named") {
+  PreparedTree prepared;
+  prepared.make();
+  const auto whole = prepared.files();
+  const auto put = [&](const std::string& name, const std::string& text) {
+    rewrite(prepared.file(name), text);
+  };
+  for (const auto& [name, text] : whole) {
+    for (std::size_t length = 0; length < text.size();
+         length += length + 100 < text.size() && length > 100 ? 97 : 1) {
+      put(name, text.substr(0, length));
+      CAPTURE(name);
+      CAPTURE(length);
+      CHECK(contains(prepared.refusal(), prepared.file(name)));
+      CHECK(faults_of(prepared.options.destination).size() == 1);
+    }
+    put(name, text + "x");
+    CHECK(contains(prepared.refusal(), prepared.file(name)));
+    std::string newer = text;
+    newer[8] = 2;
+    put(name, newer);
+    CHECK(contains(prepared.refusal(),
+                   prepared.file(name) + " is of version 2, this program reads version 1"));
+    put(name, read_text(prepared.tree.folder / "train/bee/1.jpg"));
+    CHECK(contains(
+        prepared.refusal(),
+        prepared.file(name) + (name == "shards.index" ? " is no index of shards"
+                                                      : " is no shard by its first bytes")));
+    put(name, text);
+  }
+  put("train-00000.shard", whole.at("train-00001.shard"));
+  CHECK(contains(prepared.refusal(), "is not the shard that the index beside it means"));
+  put("train-00000.shard", whole.at("train-00000.shard"));
+  // Of another preparation.
+  prepared.options.max_pixels = 1 << 20;
+  prepared.options.destination += "-other";
+  prepared.make();
+  fs::copy_file(prepared.tree.folder / "shards/train-00000.shard",
+                prepared.file("train-00000.shard"), fs::copy_options::overwrite_existing);
+  CHECK(contains(prepared.refusal(), "but one of another preparation"));
+}
+
+TEST_CASE("shards: a file that is shortened while it is open is named") {
+  const PreparedTree prepared;
+  prepared.make();
+  const auto shards = prepared.open();
+  (void)read_image(*shards, ShardSplit::kTrain, 0);
+  fs::resize_file(prepared.file("train-00000.shard"), 0);
+  for (const std::int64_t sample : {0, 1}) {
+    const std::string text =
+        error_of(ExitCode::kUsage, [&] { (void)read_image(*shards, ShardSplit::kTrain, sample); });
+    CHECK(contains(text, prepared.file("train-00000.shard")));
+    CHECK(contains(text, "the file was shortened, or its disk is failing"));
+  }
+  (void)read_image(*shards, ShardSplit::kTrain, 2);
 }

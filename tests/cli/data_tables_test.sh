@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Rows of CSV files: trained on, and predicted by the model's file. What training does and refuses
-# is tests/apps/csv_test.cpp's.
+# is tests/apps/tables_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 predict=$build/bin/starling-predict
 

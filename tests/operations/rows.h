@@ -115,7 +115,7 @@ Operation layer_norm(Index rows, Index channels, bool affine = true, bool center
                      bool residual = false);
 Operation softmax(Index rows, Index n, bool logarithm = false);
 
-// norm_steps.cpp
+// The steps of a batch norm, each alone
 Operation batch_norm_statistics(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool running);
 Operation batch_norm_backward_sums(Index rows, Index channels,
@@ -166,11 +166,10 @@ Operation sparse_mean(Index n, Index block, double share, int bits, bool of_all 
 /// The code of x, or of a difference, with a residual, which keeps three quarters of what is lost.
 Operation coded_rest(Index n, Code code, Index block, bool difference = true);
 
-// indexing.cpp
+// along.cpp
 /// Rows of a table by number, as an embedding's; or, with `each`, numbers along a dimension.
 Operation indexed(Index outer, Index n, Index rows, Index columns, bool each = false);
 
-// along.cpp
 /// The largest of each line of outer×n×inner; those with ties have no gradient.
 Operation top_k(Index outer, Index n, Index inner, Index k, Ties ties = Ties::kNone);
 Operation cumulative_sum(Index outer, Index n, Index inner, bool reverse = false);

@@ -1,18 +1,30 @@
-// What tests tell of classes and of samples one by one.
+// What tests tell of scores, of classes and of samples one by one, and what --evaluate reads of a
+// model file.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "apps/training/config/model_metadata.h"
+#include "apps/training/config/plugins.h"
+#include "apps/training/evaluate_model.h"
 #include "apps/training/tasks/metric.h"
+#include "core/backend.h"
 #include "core/csv.h"
+#include "core/operations/pointwise.h"
+#include "kernels/open_backend.h"
 #include "tests/apps/class_table.h"
 #include "tests/apps/program.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 namespace starling {
 namespace {
@@ -20,6 +32,14 @@ namespace {
 using test::confusions_of;
 using test::make_table;
 using test::Program;
+
+EvaluationResult confused() {
+  EvaluationResult result;
+  result.samples = 10;
+  // Three outputs, two of them classes of the data; one row's outputs were no numbers.
+  result.confusion = test::confusions_of(3, {3, 1, 0, 0, 2, 2, 1, 1, 0, 0, 0, 0});
+  return result;
+}
 
 }  // namespace
 
@@ -203,6 +223,154 @@ TEST_CASE("samples: pictures are called as they lie in their folder") {
     CHECK(samples.number(3) < 1.0);
   }
   CHECK(count == 4);
+}
+
+TEST_CASE(
+    "metrics: scores' cross entropy, the largest and the five largest, whatever ties, padding and "
+    "ignored rows there are") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr std::int64_t kClasses = 7, kPadding = 3;
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  // Of the second row three scores are equal, of the third the label's is none; the fourth is
+  // ignored.
+  const std::vector<std::vector<double>> rows{{0.5, -1.0, 2.0, 0.0, 1.0, -2.0, 0.25},
+                                              {1.0, 3.0, 3.0, 0.0, 3.0, 2.0, 2.5},
+                                              {0.0, kNan, 1.0, 2.0, 3.0, 4.0, 5.0},
+                                              {9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0},
+                                              {6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0}};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    for (const std::int64_t padding : {std::int64_t{0}, kPadding}) {
+      for (const std::int32_t third : {1, 6}) {
+        const std::vector<std::int32_t> labels{2, 2, third, -100, 5};
+        std::vector<double> numbers;
+        double loss = 0.0, first = 0.0, fifth = 0.0;
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+          numbers.insert(numbers.end(), rows[r].begin(), rows[r].end());
+          numbers.insert(numbers.end(), static_cast<std::size_t>(padding),
+                         -std::numeric_limits<double>::infinity());
+          if (labels[r] < 0) continue;
+          const auto label = static_cast<std::size_t>(labels[r]);
+          double sum = 0.0, before = 0.0;
+          for (std::size_t c = 0; c < rows[r].size(); ++c) {
+            sum += std::exp(rows[r][c]);
+            const bool comes_before =
+                !(rows[r][c] <= rows[r][label]) || (rows[r][c] == rows[r][label] && c < label);
+            before += c != label && comes_before ? 1.0 : 0.0;
+          }
+          loss += std::log(sum) - rows[r][label];
+          first += before < 1.0 ? 1.0 : 0.0;
+          fifth += before < 5.0 ? 1.0 : 0.0;
+        }
+        const Shape shape{5, kClasses + padding};
+        const Tensor wide(*backend, shape, DType::kFloat64), scores(*backend, shape, dtype),
+            targets(*backend, {5}, DType::kInt32), totals(*backend, {4}, DType::kFloat64);
+        backend->copy_from_host(numbers.data(), wide);
+        backend->copy_from_host(labels.data(), targets);
+        backend->fill(totals, 1.0);  // they are added to
+        backend->cast({.x = wide, .y = scores});
+        add_scores(scores, kClasses, targets, true, true, totals);
+        std::vector<double> found(4);
+        backend->copy_to_host(totals, found.data());
+        CHECK(std::isnan(found[0]));
+        CHECK(std::isnan(loss));
+        CHECK(found[1] == 1.0 + first);
+        CHECK(found[2] == 1.0 + fifth);
+        CHECK(found[3] == 5.0);
+        // Without the row that has no number, the loss too.
+        const auto without = [&](const Tensor& tensor, std::int64_t width) {
+          return tensor.slice(3 * width, tensor.shape().rank() == 1 ? Shape{2} : Shape{2, width});
+        };
+        backend->fill(totals, 0.0);
+        add_scores(without(scores, shape.back()), kClasses, without(targets, 1), true, false,
+                   totals);
+        backend->copy_to_host(totals, found.data());
+        CHECK(found[0] ==
+              doctest::Approx(std::log(std::exp(6.0) + std::exp(5.0) + std::exp(4.0) +
+                                       std::exp(3.0) + std::exp(2.0) + std::exp(1.0) + 1.0) -
+                              1.0)
+                  .epsilon(1e-6));
+        CHECK(found[2] == 0.0);
+        CHECK(found[3] == 1.0);
+      }
+    }
+  }
+}
+
+TEST_CASE("evaluate_model: a line for each class, and a table of which are taken for which") {
+  CHECK(class_table(confused(), {"cat", "a long name"}) ==
+        "class        samples  accuracy\n"
+        "cat                4   75.00 %\n"
+        "a long name        6   33.33 %\n");
+  CHECK(confusion_csv(confused(), {"cat", "dog, \"big\""}) ==
+        "true class,cat,\"dog, \"\"big\"\"\",2,no number\n"
+        "cat,3,1,0,0\n"
+        "\"dog, \"\"big\"\"\",2,2,1,1\n");
+  EvaluationResult clean = confused();
+  clean.confusion.counts.erase({1, 3});
+  CHECK(confusion_csv(clean, {"0", "1", "2"}) == "true class,0,1,2\n0,3,1,0\n1,2,2,1\n2,0,0,0\n");
+  CHECK(test::contains(class_table(clean, {"0", "1", "2"}), "2            0         -\n"));
+}
+
+TEST_CASE(
+    "evaluate_model: a model file says its config, its classes' names and how bytes become "
+    "numbers") {
+  register_builtins();
+  const auto config_of = [](const char* text) {
+    return read_train_config(nlohmann::json::parse(text), "test", {1, 1});
+  };
+  const TrainConfig config = config_of(
+      R"({"model": {"type": "resnet20"}, "data": {"type": "cifar10", "augment": {"flip": true}},
+    "batch_size": 32, "steps": 5, "optimizer": {"type": "adamw"}, "sync": {"topology": {"type": "ring"}}, "seed": 5})");
+  SafetensorsFile file;
+  describe_model(config, 1, file);
+  CHECK(nlohmann::json::parse(file.metadata.at("starling.config")) == config.resolved);
+  const auto classes = nlohmann::json::parse(file.metadata.at("starling.classes"));
+  CHECK(classes.size() == 10);
+  CHECK(classes[0] == "airplane");
+  CHECK(classes[9] == "truck");
+  CHECK(nlohmann::json::parse(file.metadata.at("starling.normalize")) ==
+        nlohmann::json::parse(
+            R"({"mean": [0.4914, 0.4822, 0.4465], "std": [0.247, 0.2435, 0.2616]})"));
+  const nlohmann::json again = config_of_model(file, "m.safetensors");
+  CHECK_FALSE(again.contains("optimizer"));
+  CHECK_FALSE(again["data"].contains("augment"));
+  CHECK_NOTHROW(read_train_config(again, "m.safetensors", {3, 3}));
+  CHECK(read_train_config(again, "m.safetensors", {3, 3}).length.batch_size == 32);
+  // Classes without names are numbers.
+  SafetensorsFile plain;
+  describe_model(
+      config_of(
+          R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "synthetic", "classes": 3}, "steps": 1})"),
+      1, plain);
+  CHECK(plain.metadata.at("starling.classes") == R"(["0","1","2"])");
+  const TrainConfig hundred =
+      config_of(R"({"model": {"type": "resnet20"}, "data": {"type": "cifar100"}, "steps": 1})");
+  REQUIRE(hundred.data.info.class_names.size() == 100);
+  CHECK(std::is_sorted(hundred.data.info.class_names.begin(), hundred.data.info.class_names.end()));
+  CHECK(
+      config_of(
+          R"({"model": {"type": "mlp", "hidden": [4]}, "data": {"type": "fashion_mnist"}, "steps": 1})")
+          .data.info.class_names[9] == "Ankle boot");
+}
+
+TEST_CASE(
+    "evaluate_model: a file of another program, and one whose config is damaged, are named in a "
+    "line") {
+  SafetensorsFile file;
+  const auto text = [&] {
+    return test::error_of(ExitCode::kUsage, [&] { config_of_model(file, "m.safetensors"); });
+  };
+  CHECK(test::contains(text(), "m.safetensors does not say by what config it was trained"));
+  CHECK(test::contains(text(), "CONFIG.json"));
+  file.metadata["starling.config"] = "{";
+  CHECK(test::contains(text(), "m.safetensors, starling.config"));
+  file.metadata["starling.config"] = "{\"model\": {}}";
+  CHECK(test::contains(text(), "holds no config of a model and its data"));
+  // A data file does not say what code is to be run.
+  file.metadata["starling.config"] =
+      R"({"model": {"type": "mine"}, "data": {"type": "synthetic"}, "plugins": ["./libmine.so"]})";
+  CHECK(test::contains(
+      text(), R"(m.safetensors was trained with the plug-ins ["./libmine.so"]; give its config)"));
 }
 
 }  // namespace starling
