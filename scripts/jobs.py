@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 
 sys.dont_write_bytecode = True  # the folder of scripts stays as it is
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -276,6 +277,16 @@ exit $status
         end(self.process, 1.0)
 
 
+def png(width, height, rows):
+    """A picture of rows of bytes."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))) + chunk(b"IEND", b"")
+
+
 # ------------------------------------------------------------------------------ what a run leaves
 
 
@@ -294,9 +305,18 @@ def tensors(path):
     return header, data[begin:]
 
 
+def json_lines(path):
+    """Those that are whole."""
+    return [json.loads(line) for line in read(path).splitlines() if line.endswith("}")]
+
+
 def metrics(run):
-    """The lines of an output folder's metrics that are whole."""
-    return [json.loads(line) for line in read(f"{run}/metrics.jsonl").splitlines() if line.endswith("}")]
+    return json_lines(f"{run}/metrics.jsonl")
+
+
+def count_of_lines(run):
+    """Of an output folder's metrics, while they are written."""
+    return read(f"{run}/metrics.jsonl").count("\n")
 
 
 def losses(run):

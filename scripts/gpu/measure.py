@@ -335,7 +335,7 @@ def goals(known):
 
 def read_results(path):
     """(lines of a check's results, figures by part)."""
-    lines = [json.loads(line) for line in jobs.read(path).splitlines() if line.endswith("}")]
+    lines = jobs.json_lines(path)
     known = {}
     for line in lines:
         if line.get("figures") is not None:

@@ -12,9 +12,7 @@ Exit status: 0 the losses are close, 1 they are not, or a run failed, 2 wrong us
 import os
 import pathlib
 import random
-import struct
 import threading
-import zlib
 
 import jobs
 import runs
@@ -34,14 +32,6 @@ AUGMENT = {
 }
 
 
-def png(width, height, rows):
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))) + chunk(b"IEND", b"")
-
-
 def draw_pictures(folder):
     """48 pictures of two classes, stripes that lie or stand, none of one size."""
     draws = random.Random(1)
@@ -51,7 +41,7 @@ def draw_pictures(folder):
         lit = [[bytes(colour if ((y if number % 2 else x) // step) % 2 else (x % 256, y % 256, 128)) for x in range(width)] for y in range(height)]
         path = folder / "train" / ("lying" if number % 2 else "standing") / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(width, height, [b"".join(row) for row in lit]))
+        path.write_bytes(jobs.png(width, height, [b"".join(row) for row in lit]))
 
 
 def data_of(model, small, work):

@@ -25,12 +25,12 @@ may pass, and must change no number.
 
 import glob
 import os
+import pathlib
 import random
 import re
 import shutil
 import struct
 import sys
-import zlib
 
 import jobs
 from jobs import Ended, differs, losses, read, split_safetensors, tensors
@@ -72,14 +72,6 @@ def train(run, folder, limit, *more, output="run"):
     return Ended([*mode_counts, *launcher, TRAIN, folder + "/config.json", "--output", f"{folder}/{output}", *more], folder, limit)
 
 
-def write_png(path, size):
-    rows = b"".join(b"\0" + bytes((37 * (x + y * size) + 11) % 256 for x in range(3 * size)) for y in range(size))
-    chunk = lambda name, data: struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-    with open(path, "wb") as file:
-        file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)))
-        file.write(chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-
-
 def evaluate(folder, limit):
     return [Ended([TRAIN, "--evaluate", folder + "/model"], folder, limit), Ended([PREDICT, folder + "/model", folder + "/picture.png"], folder, limit)]
 
@@ -99,7 +91,8 @@ class Reference:
                 if ended.status != 0:
                     sys.exit(f"trials corrupt: '{run}' does not train at all: exit status {ended.status}\n{read(folder + '/stderr')}")
             shutil.copy(folder + "/run/model.safetensors", folder + "/model")
-            write_png(folder + "/picture.png", 4)
+            picture = jobs.png(4, 4, [bytes((37 * (x + y * 4) + 11) % 256 for x in range(12)) for y in range(4)])
+            pathlib.Path(folder, "picture.png").write_bytes(picture)
             answers = evaluate(folder, 120)
             if any(answer.status != 0 for answer in answers):
                 sys.exit(f"trials corrupt: the model of '{run}' cannot be used: {[answer.lines for answer in answers]}")

@@ -13,7 +13,6 @@ no rank got on. Then:
 """
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -24,7 +23,7 @@ import tempfile
 import time
 
 import jobs
-from jobs import alive, read, until
+from jobs import read, until
 from trial.loop import positive, write_config
 
 TRAIN = jobs.built("starling-train")
@@ -68,13 +67,10 @@ class Run:
         self.log = open(folder + "/log", "w")
         self.job = jobs.start([*jobs.MPIRUN, options.ranks, TRAIN, folder + "/config.json", "--output", self.run], stdout=self.log, stderr=self.log, env=jobs.environment(), preexec_fn=jobs.die_with_parent)
 
-    def lines(self):
-        return [json.loads(line) for line in read(self.run + "/metrics.jsonl").splitlines() if line.endswith("}")]
-
     def losses(self):
         """(samples up to a line, loss)."""
         total, result = 0.0, []
-        for line in self.lines():
+        for line in jobs.metrics(self.run):
             if "loss" in line:
                 total += line["samples_per_second"] * line["step_ms"] / 1e3 * EVERY
                 result.append((total, line["loss"]))

@@ -21,7 +21,7 @@ import signal
 import time
 
 import jobs
-from jobs import read, until
+from jobs import count_of_lines, metrics, read, until
 from trial.loop import finish, parser_of, print_table, run_all, write_config
 
 TRAIN = jobs.built("starling-train")
@@ -71,9 +71,6 @@ class Run:
         except ValueError:
             return 0
 
-    def lines(self):
-        return read(self.run + "/metrics.jsonl").count("\n")
-
     def whole(self):
         return self.ranks() == len(self.living) or any(process.poll() is not None for process in self.living)
 
@@ -83,16 +80,16 @@ class Run:
         end_of = time.monotonic() + self.limit
         while not self.wrong:
             until(self.whole, end_of - time.monotonic())
-            before, steady = self.lines(), time.monotonic() + 2
-            until(lambda: not self.whole() or (self.lines() > before + 2 and time.monotonic() > steady), end_of - time.monotonic())
+            before, steady = count_of_lines(self.run), time.monotonic() + 2
+            until(lambda: not self.whole() or (count_of_lines(self.run) > before + 2 and time.monotonic() > steady), end_of - time.monotonic())
             for process in [one for one in self.living if one.poll() is not None]:
                 self.living.remove(process)
                 if process is not may_fail or process.returncode not in (2, 3):
                     self.wrong.append(f"after '{event}' a rank has ended with {process.returncode}")
-            if self.whole() and self.lines() > before + 2:
+            if self.whole() and count_of_lines(self.run) > before + 2:
                 return
             if time.monotonic() > end_of:
-                self.wrong.append(f"after '{event}' {len(self.living)} processes live, the run has {self.ranks()} ranks and {self.lines()} lines of metrics")
+                self.wrong.append(f"after '{event}' {len(self.living)} processes live, the run has {self.ranks()} ranks and {count_of_lines(self.run)} lines of metrics")
 
     def happens(self, event, rng):
         joiner = None
@@ -119,8 +116,7 @@ class Run:
         statuses = [process.poll() for process in self.living]
         if not ended or set(statuses) != {75}:
             self.wrong.append(f"exit statuses at the end: {statuses}")
-        lines = map(json.loads, read(self.run + "/metrics.jsonl").splitlines())
-        steps = [line["step"] for line in lines if "loss" in line]
+        steps = [line["step"] for line in metrics(self.run) if "loss" in line]
         # Under a quorum several lines may await the numbers of a rank that is lost.
         if steps != sorted(set(steps)) or (steps != list(range(EVERY, steps[-1] + 1, EVERY)) and not self.asynchronous):
             self.wrong.append("a line of metrics is missing, or there twice")

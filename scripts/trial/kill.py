@@ -25,7 +25,7 @@ import subprocess
 import time
 
 import jobs
-from jobs import Job, alive, differs, read, until
+from jobs import Job, alive, count_of_lines, differs, read, until
 from trial.loop import finish, parser_of, print_table, reference, run_all, write_config
 
 TRAIN, DOCTOR = map(jobs.built, ("starling-train", "starling-doctor"))
@@ -80,10 +80,6 @@ def marked(mark):
     return found
 
 
-def lines(folder):
-    return read(f"{folder}/run/metrics.jsonl").count("\n")
-
-
 def being_written(folder):
     """A checkpoint's folder that has no DONE yet."""
     return any(not os.path.exists(f + "/DONE") for f in glob.glob(f"{folder}/run/checkpoints/step-*"))
@@ -96,7 +92,7 @@ def wait_for_phase(trial, folder, job):
         return
     until(lambda: len(job.pids()) == trial["ranks"] or job.over(), 30)
     needed = {"step": 2, "checkpoint": 3, "late": int(0.8 * STEPS / 4)}[trial["phase"]]
-    until(lambda: lines(folder) >= needed or job.over(), 60)
+    until(lambda: count_of_lines(folder + "/run") >= needed or job.over(), 60)
     if trial["phase"] == "checkpoint":
         until(lambda: being_written(folder) or job.over(), 5, pause=0)
         time.sleep(trial["delay"] * 0.003)
@@ -158,7 +154,7 @@ def run_trial(trial, folder, limit, references):
     before = abandoned_files()
     job = start(trial, folder)
     wait_for_phase(trial, folder, job)
-    begun = lines(folder) > 0
+    begun = count_of_lines(folder + "/run") > 0
     victim = job.pids().get(trial["victim"])
     killed = victim is not None and alive(victim) and trial["victim"] not in job.statuses()
     if killed:

@@ -33,7 +33,7 @@ import sys
 import time
 
 import jobs
-from jobs import NETLAB, Job, differs, until
+from jobs import NETLAB, Job, count_of_lines, differs, until
 from trial.loop import finish, parser_of, print_table, reference, run_all, write_config
 
 
@@ -82,10 +82,6 @@ def set_clock(folder, hours):
     with open(folder + "/clock.new", "w") as file:
         file.write(f"{hours * 3600:+d}\n")
     os.rename(folder + "/clock.new", folder + "/clock")
-
-
-def lines(output):
-    return jobs.read(output + "/metrics.jsonl").count("\n")
 
 
 def ranks_of(trial):
@@ -183,11 +179,11 @@ def run_trial(trial, folder, limit, references, figures):
     job = None
     try:
         job = start(trial, folder, output)
-        if not until(lambda: lines(output) >= trial["lines"] or job.over(), 120, 0.01):
-            return [f"{lines(output)} lines of metrics after 120 s"]
+        if not until(lambda: count_of_lines(output) >= trial["lines"] or job.over(), 120, 0.01):
+            return [f"{count_of_lines(output)} lines of metrics after 120 s"]
         if job.over():
             return [f"it was over before the fault: {job.words().strip()[-500:]}"]
-        begun, before = time.time(), lines(output)
+        begun, before = time.time(), count_of_lines(output)
         end_fault = begin_fault(trial, folder, trial["host"])
         if trial["fault"].startswith("cut"):
             wrong, seconds = look_at_cut(trial, job, begun, HEARTBEAT + MARGIN)
@@ -198,10 +194,10 @@ def run_trial(trial, folder, limit, references, figures):
         time.sleep(FAULTS[trial["fault"]])
         if job.over() and job.process.returncode == 0:
             return ["it was over before the fault was; raise STEPS"]
-        figures.setdefault(trial["fault"], []).append((lines(output) - before) * LOGGED / FAULTS[trial["fault"]])
+        figures.setdefault(trial["fault"], []).append((count_of_lines(output) - before) * LOGGED / FAULTS[trial["fault"]])
         end_fault()
         if not until(job.over, limit, 0.02):
-            return [f"it had not ended {limit:g} s after the fault, at line {lines(output)}"]
+            return [f"it had not ended {limit:g} s after the fault, at line {count_of_lines(output)}"]
         if job.process.returncode != 0:
             return [f"it ends with {job.process.returncode}: {job.said().strip()}"]
         return differs(output, expected)
