@@ -5,10 +5,14 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +24,7 @@
 #include "core/operations/checker.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
+#include "tests/support/folder.h"
 
 namespace starling::testing {
 namespace {
@@ -267,6 +272,17 @@ class Counting final : public ForwardingBackend {
   void issue(const Reduce& args) override { ++reductions, ForwardingBackend::issue(args); }
   int maps = 0, reductions = 0;
 };
+
+using Names = std::set<std::string>;
+
+/// What the first group of the pattern matches.
+Names matches_of(const std::string& text, const std::string& pattern) {
+  Names result;
+  const std::regex regex(pattern, std::regex::multiline);
+  for (std::sregex_iterator i(text.begin(), text.end(), regex), end; i != end; ++i)
+    result.insert((*i)[1]);
+  return result;
+}
 
 }  // namespace
 
@@ -587,6 +603,28 @@ TEST_CASE("layers/functions: errors name the function and both shapes") {
         f::conv_transpose2d(image, fixed(1, {4, 1, 1, 2}, image), nullptr, {}, {0, 0}, pass);
       }),
       "x is 1×2×2×3 and the weight  is 4×1×1×2"));
+}
+
+// docs/functions.md is the list: the first cells of its tables name each function.
+TEST_CASE("layers/function_table: docs/functions.md lists what the header declares") {
+  const Names declared =
+      matches_of(test::read_text("../layers/functions.h"),
+                 R"(^(?:Variable|Tensor|TopValues|std::vector<Variable>) ([a-z0-9_]+)\()");
+  Names listed;
+  for (const std::string& call :
+       matches_of(test::read_text("../docs/functions.md"), R"(^\| (`[^|]*) \|)"))
+    listed.merge(matches_of(call, R"(`([a-z0-9_]+))"));
+  CHECK(listed == declared);
+  // Each has PyTorch's numbers, but for those with a test of their own.
+  std::istringstream tested(
+      "activation argmax batch_norm conv2d dropout embedding equal flatten greater greater_equal "
+      "in_format layer_norm layer_scale less less_equal linear mean_loss not_equal one_hot "
+      "packed_attention parameter pool2d reshape rms_norm rotary scaled_dot_product_attention sign "
+      "squeeze stochastic_depth subsample_pad target_loss unsqueeze");
+  Names known(std::istream_iterator<std::string>(tested), {});
+  for (const auto& entry : all_functions())
+    known.insert(entry.first.substr(0, entry.first.find(' ')));
+  for (const std::string& name : declared) CHECK_MESSAGE(known.count(name) == 1, name);
 }
 
 }  // namespace starling::testing

@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "core/operations/map.h"
@@ -181,6 +183,28 @@ TEST_CASE("layers/values: tokens go in, of any length, and what needs floating n
       model_error(
           R"({"type": "sequential", "layers": [{"type": "embedding", "num_embeddings": 7}]})", {3}),
       "layers[0].embedding_dim"));
+}
+
+TEST_CASE(
+    "layers/embedding: a table that is not trained gets no gradient, and a token outside it is the "
+    "data's fault") {
+  Parameter table{.name = "table", .shape = {5, 4}};
+  table.trainable = false;
+  table.value = noise_tensor(3, table.shape);
+  Tape tape(cpu());
+  Pass pass{cpu(), &tape, true};
+  const Tensor tokens = labels_of({4, 0, 4, 4, 2, 0}).reshaped({2, 3});
+  const Variable rows = functions::embedding(tokens, table, pass);
+  CHECK(rows.shape() == Shape{2, 3, 4});
+  CHECK(!rows.requires_grad());
+  CHECK(tape.nodes() == 0);
+  for (const std::int32_t token : {-1, 5}) {
+    const std::string text = error_of(ExitCode::kUsage, [&] {
+      functions::embedding(labels_of({0, token}), table, pass);
+    });
+    CHECK(contains(text, std::to_string(token) + " at position 1"));
+    CHECK(contains(text, "5 rows"));
+  }
 }
 
 }  // namespace starling::testing
