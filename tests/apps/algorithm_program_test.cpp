@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
 #include "tests/apps/program.h"
@@ -184,12 +183,9 @@ TEST_CASE("algorithms: ranks wait in their steps, and none works for longer than
       "nodes", 4, 0, "step 24/24", "run.json --output out",
       {R"(sync.algorithm={"type":"local_sgd","period":24,"gradients":"node","ranks_per_node":2})",
        "log_every=8"});
-  std::istringstream lines(program.read("out/metrics.jsonl"));
   int steps = 0;
-  for (std::string text; std::getline(lines, text);) {
-    const nlohmann::json line = nlohmann::json::parse(text);
-    if (!line.contains("slowest_rank_ms")) continue;
-    CAPTURE(text);
+  for (const nlohmann::json& line : program.metrics("out", "slowest_rank_ms")) {
+    CAPTURE(line.dump());
     CHECK(line["wait_ms"] > 0.0);
     CHECK(line["fastest_rank_ms"] <= line["slowest_rank_ms"]);
     CHECK(line["slowest_rank_ms"] <= line["step_ms"]);

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/folder.h"
+#include "tests/support/rows.h"
 #include "tests/support/soon.h"
 
 // Whole runs whose ranks do not step together.
@@ -74,12 +74,9 @@ TEST_CASE(
 /// What lines of metrics.jsonl say of outer steps: the participants by step.
 std::vector<std::pair<std::int64_t, nlohmann::json>> participants_in(const std::string& lines) {
   std::vector<std::pair<std::int64_t, nlohmann::json>> result;
-  std::istringstream in(lines);
-  for (std::string line; std::getline(in, line);) {
-    const auto json = nlohmann::json::parse(line);
-    if (json.contains("participants"))
-      result.emplace_back(json["step"].get<std::int64_t>(), json["participants"]);
-  }
+  for (const nlohmann::json& line : test::json_lines(lines))
+    if (line.contains("participants"))
+      result.emplace_back(line["step"].get<std::int64_t>(), line["participants"]);
   return result;
 }
 
@@ -135,10 +132,9 @@ TEST_CASE("trainer/quorum: a rank that stands still is left out, and comes back 
     }
   }
   // All lines are written, with losses of those that trained.
-  std::istringstream lines(folder.read("metrics.jsonl"));
   int losses = 0;
-  for (std::string line; std::getline(lines, line);)
-    losses += nlohmann::json::parse(line).contains("loss") ? 1 : 0;
+  for (const nlohmann::json& line : test::json_lines(folder.read("metrics.jsonl")))
+    losses += line.contains("loss") ? 1 : 0;
   CHECK(losses == 20);
   CHECK(nlohmann::json::parse(folder.read("summary.json"))["steps"] == 60);
 }

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "tests/apps/program.h"
 #include "tests/apps/token_test_support.h"
 #include "tests/support/errors.h"
+#include "tests/support/rows.h"
 
 namespace starling::test {
 namespace {
@@ -237,10 +237,8 @@ TEST_CASE("apps/chat: tests are drawn by what is said, not by how a line writes 
     return tests;
   };
   const std::string plain = chat_lines(40);
-  std::string spelt, line;
-  std::istringstream stream(plain);
-  while (std::getline(stream, line)) {
-    const json value = json::parse(line);
+  std::string spelt;
+  for (const json& value : json_lines(plain)) {
     // The same as messages, backwards, with another field and blanks
     spelt = "  " +
             json{{"id", 5},

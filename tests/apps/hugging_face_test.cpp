@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "core/safetensors.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
+#include "tests/support/rows.h"
 
 // Folders of Hugging Face's transformers. That transformers loads them is a test with PyTorch
 // (tests/cli/pytorch_test.sh).
@@ -82,7 +82,7 @@ TEST_CASE("hugging_face: what config.json says of a model is what it is checked 
 TEST_CASE("hugging_face: a config.json of what is not computed is refused by file and key") {
   const json gpt2 = hugging_face_config(kGpt2), llama = hugging_face_config(kLlama);
   // Of which model, what of its config.json is otherwise, and words of the error.
-  std::istringstream rows(R"table(
+  for (const auto& row : test::rows_of(R"table(
 gpt2 | {"n_head": 8} | config.json: n_head: is 8, but model.heads is 4; needed: the same, as in --set model.heads=8
 gpt2 | {"activation_function": "relu"} | activation_function: is "relu", which gpt2 does not compute; allowed: "gelu_new"
 gpt2 | {"n_inner": 64} | n_inner: is 64
@@ -117,17 +117,14 @@ llama | {"rope_parameters": {"partial_rotary_factor": 0.5}} | rope_parameters.pa
 llama | {"rope_parameters": {"full_attention": {"rope_type": "default"}}} | rope_parameters.full_attention: is
 llama | {"rope_parameters": 7} | rope_parameters: is 7
 llama | {"partial_rotary_factor": 0.5} | partial_rotary_factor: is 0.5
-)table");
-  for (std::string row; std::getline(rows, row);) {
-    if (row.empty()) continue;
-    CAPTURE(row);
-    const std::size_t begin = row.find(" | ") + 3, end = row.find(" | ", begin);
-    json model = row.starts_with("gpt2") ? kGpt2 : kLlama;
-    model["type"] = row.substr(0, begin - 3);
+)table")) {
+    CAPTURE(row.at(1));
+    json model = row.at(0) == "gpt2" ? kGpt2 : kLlama;
+    model["type"] = row.at(0);
     json config = hugging_face_config(model);
     // A patch's null takes a key out: what it means then is the class's default
-    config.merge_patch(json::parse(row.substr(begin, end - begin)));
-    CHECK(contains(refused(config, model), row.substr(end + 3)));
+    config.merge_patch(json::parse(row.at(1)));
+    CHECK(contains(refused(config, model), row.at(2)));
   }
   CHECK(contains(refused(gpt2, kLlama), "model_type"));
   // A default embedding may say another angle's base

@@ -7,7 +7,6 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "apps/training/output/metrics.h"
 #include "core/text.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/support/rows.h"
 
 using namespace starling;
 using namespace starling::test;
@@ -23,16 +23,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<json> lines_of(const std::string& path) {
-  std::vector<json> lines;
-  std::istringstream in(read_text(path));
-  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
 std::set<std::int64_t> steps_of(const std::string& path) {
   std::set<std::int64_t> steps;
-  for (const json& line : lines_of(path)) steps.insert(line.at("step").get<std::int64_t>());
+  for (const json& line : json_lines(read_text(path)))
+    steps.insert(line.at("step").get<std::int64_t>());
   return steps;
 }
 
@@ -133,9 +127,9 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
     MetricsWriter writer(folder / "new/folder", {.tensorboard = false}, 0);
     writer.write(line);
     writer.write(evaluation);
-    CHECK(lines_of(folder / "new/folder/metrics.jsonl").size() == 2);  // there at once
+    CHECK(json_lines(read_text(folder / "new/folder/metrics.jsonl")).size() == 2);  // there at once
   }
-  const auto lines = lines_of(folder / "new/folder/metrics.jsonl");
+  const auto lines = json_lines(read_text(folder / "new/folder/metrics.jsonl"));
   CHECK(lines[0] == json{{"step", 12},
                          {"epoch", 0.1},
                          {"loss", 1.0 / 3.0},
@@ -161,7 +155,7 @@ TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
   line.lr = -std::numeric_limits<double>::infinity();
   line.bucket_consensus = {1.0, std::numeric_limits<double>::infinity()};
   MetricsWriter(folder.path(), {.tensorboard = true}, 0).write(line);
-  const auto lines = lines_of(folder / "metrics.jsonl");
+  const auto lines = json_lines(read_text(folder / "metrics.jsonl"));
   REQUIRE(lines.size() == 1);
   CHECK(lines[0]["loss"].is_null());
   CHECK(lines[0]["lr"].is_null());
@@ -180,7 +174,7 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
   CHECK(read_text(path) == whole);
   MetricsWriter(folder.path(), {.tensorboard = false}, 60).write(line_at(70));
   CHECK(steps_of(path) == std::set<std::int64_t>{10, 20, 30, 40, 50, 60, 70});
-  CHECK(lines_of(path).size() == 7);
+  CHECK(json_lines(read_text(path)).size() == 7);
   CHECK(whole.starts_with(read_text(path).substr(0, whole.find("\"step\":70"))));
 
   // Torn and foreign lines go; a line without its end is torn even if it parses.
@@ -265,9 +259,8 @@ TEST_CASE("apps/metrics: Prometheus can read every name, and a folder that goes 
   CHECK(is_utf8(text));
   const std::regex comment("# TYPE [a-zA-Z_:][a-zA-Z0-9_:]* gauge"),
       gauge(R"re([a-zA-Z_:][a-zA-Z0-9_:]*\{([a-z]+="([^"\\]|\\["\\n])*",?)*\} [0-9.e+-]+)re");
-  std::istringstream in(text);
   std::set<std::string> seen;
-  for (std::string one; std::getline(in, one);) {
+  for (const std::string& one : lines_of(text)) {
     CAPTURE(one);
     CHECK(std::regex_match(one, one.starts_with("#") ? comment : gauge));
     CHECK(seen.insert(one).second);

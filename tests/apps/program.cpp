@@ -23,6 +23,7 @@
 #include "core/safetensors.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/caught.h"
+#include "tests/support/rows.h"
 
 namespace starling::test {
 namespace {
@@ -50,23 +51,6 @@ ExitCode run(const std::vector<Program::Arguments>& of_ranks) {
     if (rank == 0) code = mine;
   });
   return code;
-}
-
-std::vector<std::string> parts_of(const std::string& text, const std::string& separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos;
-       begin = end + separator.size())
-    parts.push_back(text.substr(begin, end - begin));
-  parts.push_back(text.substr(begin));
-  return parts;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
 }
 
 /// One bit in the middle of a tensor's bytes; of a number: at that place.
@@ -254,10 +238,8 @@ nlohmann::json Program::summary(const std::string& folder) const {
 std::vector<nlohmann::json> Program::metrics(const std::string& folder,
                                              const std::string& key) const {
   std::vector<nlohmann::json> result;
-  for (const std::string& line : lines_of(read(folder + "/metrics.jsonl"))) {
-    nlohmann::json numbers = nlohmann::json::parse(line);
+  for (nlohmann::json& numbers : json_lines(read(folder + "/metrics.jsonl")))
     if (numbers.contains(key)) result.push_back(std::move(numbers));
-  }
   return result;
 }
 
@@ -275,13 +257,10 @@ bool same_model(const std::string& a, const std::string& b) {
 }
 
 std::string losses(const std::string& folder) {
-  std::ifstream stream(folder + "/metrics.jsonl");
   std::string text;
-  for (std::string line; std::getline(stream, line);) {
-    const nlohmann::json entry = nlohmann::json::parse(line);
+  for (const nlohmann::json& entry : json_lines(read_text(folder + "/metrics.jsonl")))
     if (entry.contains("loss"))
       text += fmt::format("{} {}\n", entry.at("step").dump(), entry.at("loss").dump());
-  }
   return text;
 }
 

@@ -2,10 +2,10 @@
 // comes to the bits of one that did not stop, and a plan counts what is kept. Each is a row.
 #include <doctest/doctest.h>
 
-#include <sstream>
 #include <string>
 
 #include "tests/apps/program.h"
+#include "tests/support/rows.h"
 
 namespace starling {
 namespace {
@@ -59,9 +59,8 @@ TEST_CASE(
   program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
                                                R"("batch_size": 16, "steps": 24,
     "optimizer": {"type": "sgd", "lr": 0.02, "momentum": 0.9}, "sync": {"bucket_mb": 0.001},)"));
-  std::istringstream rows(kRecipes);
   std::string story;
-  for (std::string row; std::getline(rows, row);) {
+  for (const std::string& row : test::lines_of(kRecipes)) {
     if (row.empty() || row.starts_with("let ")) {
       story += row + "\n";
       continue;

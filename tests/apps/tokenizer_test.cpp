@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/data/tokens/texts.h"
@@ -18,6 +19,7 @@
 #include "core/text.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
+#include "tests/support/rows.h"
 
 namespace starling {
 namespace {
@@ -208,64 +210,55 @@ TEST_CASE("apps/tokenizer: bytes are tokens of their own, and a tokenizer.json")
 }
 
 TEST_CASE("apps/tokenizer: what tokenizer.json is refused for names file and key") {
-  const auto says = [](const char* patch, const std::string& part) {
-    json whole = golden()["tokenizer"];
-    whole.merge_patch(json::parse(patch));
-    const std::string text = error_of(ExitCode::kUsage, [&] { parsed(whole); });
-    return contains(text, "[tokenizer] tokenizer.json: ") && contains(text, part);
-  };
-  CHECK(says(R"({"model": {"type": "WordPiece"}})", "model.type: is \"WordPiece\"; needed: BPE"));
-  CHECK(says(R"({"model": {"type": "Unigram"}})", "model.type: is \"Unigram\""));
-  CHECK(says(R"({"model": {"dropout": 0.1}})", "model.dropout: is 0.1"));
-  CHECK(says(R"({"model": {"byte_fallback": true}, "pre_tokenizer": null})",
-             "model.byte_fallback: is true, and the vocabulary has no <0x00>"));
-  CHECK(says(R"({"model": {"end_of_word_suffix": "</w>"}})", "model.end_of_word_suffix: is"));
-  CHECK(says(R"({"model": {"merges": ["a b c"]}})", "model.merges: merge number 0 is 'a b c'"));
-  CHECK(says(R"({"model": {"merges": [["a", "zq"]]}})", "the vocabulary has no 'zq'"));
-  CHECK(says(R"({"model": {"merges": [3]}})", "merge number 0 is 3; needed: two tokens"));
-  CHECK(says(R"({"model": {"vocab": {"a": 1}}})", "model.vocab: two tokens have the number 1"));
-  CHECK(says(R"({"model": {"vocab": {"a": -1}}})", "token 'a' has the number -1"));
-  CHECK(says(R"({"model": {"vocab": {"a": null}}})", "the vocabulary has no 'a'"));
-  CHECK(says(R"({"model": {"vocab": {"\"": null}, "merges": []}})",
-             "has no token for the byte 0x22"));
-  CHECK(says(R"({"normalizer": {"type": "NFKC"}})", "normalizer.type: is \"NFKC\"; needed: NFC"));
-  CHECK(says(R"({"pre_tokenizer": null})", "pre_tokenizer: is missing"));
-  CHECK(says(R"({"pre_tokenizer": {"type": "Metaspace"}})",
-             "pre_tokenizer.type: is \"Metaspace\"; needed: ByteLevel, Split, Digits"));
-  CHECK(says(R"({"pre_tokenizer": {"type": "Digits"}})", "pre_tokenizer: has no ByteLevel"));
-  CHECK(says(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split",
-                 "pattern": {"Regex": "a"}, "behavior": "MergedWithNext", "invert": false}]}})",
-             "pre_tokenizer.pretokenizers[0].behavior: is \"MergedWithNext\""));
-  CHECK(says(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split",
-                 "pattern": {"Regex": "(?<=a)b"}, "behavior": "Isolated", "invert": false},
-                 {"type": "ByteLevel", "use_regex": false, "add_prefix_space": false}]}})",
-             "the pattern (?<=a)b has a group that is not (?:, (?i:, (?= or (?! at character 2"));
-  CHECK(says(R"({"added_tokens": [{"id": 1, "content": "x", "single_word": true}]})",
-             "added_tokens[0].single_word: is true"));
-  CHECK(says(R"({"added_tokens": [{"id": 1, "content": ""}]})", "added_tokens[0].content"));
-  CHECK(says(R"({"added_tokens": [{"content": "x"}]})", "added_tokens[0].id: is missing"));
+  // Words of the error, and what is otherwise than in a file that is taken; then in one whose
+  // tokens are characters.
+  const char* const of_bytes = R"table(
+model.type: is "WordPiece"; needed: BPE | {"model": {"type": "WordPiece"}}
+model.type: is "Unigram" | {"model": {"type": "Unigram"}}
+model.dropout: is 0.1 | {"model": {"dropout": 0.1}}
+model.byte_fallback: is true, and the vocabulary has no <0x00> | {"model": {"byte_fallback": true}, "pre_tokenizer": null}
+model.end_of_word_suffix: is | {"model": {"end_of_word_suffix": "</w>"}}
+model.merges: merge number 0 is 'a b c' | {"model": {"merges": ["a b c"]}}
+the vocabulary has no 'zq' | {"model": {"merges": [["a", "zq"]]}}
+merge number 0 is 3; needed: two tokens | {"model": {"merges": [3]}}
+model.vocab: two tokens have the number 1 | {"model": {"vocab": {"a": 1}}}
+token 'a' has the number -1 | {"model": {"vocab": {"a": -1}}}
+the vocabulary has no 'a' | {"model": {"vocab": {"a": null}}}
+has no token for the byte 0x22 | {"model": {"vocab": {"\"": null}, "merges": []}}
+normalizer.type: is "NFKC"; needed: NFC | {"normalizer": {"type": "NFKC"}}
+pre_tokenizer: is missing | {"pre_tokenizer": null}
+pre_tokenizer.type: is "Metaspace"; needed: ByteLevel, Split, Digits | {"pre_tokenizer": {"type": "Metaspace"}}
+pre_tokenizer: has no ByteLevel | {"pre_tokenizer": {"type": "Digits"}}
+pre_tokenizer.pretokenizers[0].behavior: is "MergedWithNext" | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "a"}, "behavior": "MergedWithNext", "invert": false}]}}
+the pattern (?<=a)b has a group that is not (?:, (?i:, (?= or (?! at character 2 | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(?<=a)b"}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "use_regex": false, "add_prefix_space": false}]}}
+added_tokens[0].single_word: is true | {"added_tokens": [{"id": 1, "content": "x", "single_word": true}]}
+added_tokens[0].content | {"added_tokens": [{"id": 1, "content": ""}]}
+added_tokens[0].id: is missing | {"added_tokens": [{"content": "x"}]}
+)table";
+  const char* const of_characters = R"table(
+normalizer: writes no blanks as | {"normalizer": null}
+normalizer.type: is "NFC"; needed | {"normalizer": {"type": "NFC"}}
+normalizer.prepend: is "x" | {"normalizer": {"type": "Prepend", "prepend": "x"}}
+pre_tokenizer.replacement: is "_" | {"pre_tokenizer": {"type": "Metaspace", "replacement": "_"}}
+pre_tokenizer.prepend_scheme: is "last" | {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"}}
+pre_tokenizer.type: is "ByteLevel"; needed: Metaspace, or none | {"pre_tokenizer": {"type": "ByteLevel"}}
+model.ignore_merges: is true | {"model": {"ignore_merges": true}}
+added_tokens[0].normalized: is true | {"added_tokens": [{"id": 1, "content": "x", "special": false, "normalized": true}]}
+)table";
+  json characters = golden()["characters"];
+  characters["normalizer"] = golden()["cases"]["llama2"]["normalizer"];
+  const std::vector<std::pair<json, const char*>> tables{{golden()["tokenizer"], of_bytes},
+                                                         {characters, of_characters}};
+  for (const auto& [good, table] : tables) {
+    for (const auto& row : test::rows_of(table)) {
+      json whole = good;
+      whole.merge_patch(json::parse(row.at(1)));
+      const std::string text = error_of(ExitCode::kUsage, [&] { parsed(whole); });
+      CHECK(text.starts_with("[tokenizer] tokenizer.json: "));
+      CHECK(contains(text, row.at(0)));
+    }
+  }
   CHECK(contains(error_of(ExitCode::kUsage, [] { Tokenizer::parse("[]", "t.json"); }), "t.json"));
-  const auto of_characters = [](const char* patch, const std::string& part) {
-    json whole = golden()["characters"];
-    whole["normalizer"] = golden()["cases"]["llama2"]["normalizer"];
-    whole.merge_patch(json::parse(patch));
-    return contains(error_of(ExitCode::kUsage, [&] { parsed(whole); }), part);
-  };
-  CHECK(of_characters(R"({"normalizer": null})", "normalizer: writes no blanks as"));
-  CHECK(of_characters(R"({"normalizer": {"type": "NFC"}})", "normalizer.type: is \"NFC\"; needed"));
-  CHECK(of_characters(R"({"normalizer": {"type": "Prepend", "prepend": "x"}})",
-                      "normalizer.prepend: is \"x\""));
-  CHECK(of_characters(R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "_"}})",
-                      "pre_tokenizer.replacement: is \"_\""));
-  CHECK(of_characters(
-      R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"}})",
-      "pre_tokenizer.prepend_scheme: is \"last\""));
-  CHECK(of_characters(R"({"pre_tokenizer": {"type": "ByteLevel"}})",
-                      "pre_tokenizer.type: is \"ByteLevel\"; needed: Metaspace, or none"));
-  CHECK(of_characters(R"({"model": {"ignore_merges": true}})", "model.ignore_merges: is true"));
-  CHECK(of_characters(
-      R"({"added_tokens": [{"id": 1, "content": "x", "special": false, "normalized": true}]})",
-      "added_tokens[0].normalized: is true"));
 }
 
 /// The words that a pattern divides a text into, with | between them.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 #include <array>
 #include <barrier>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "core/flight_recorder.h"
 #include "tests/support/folder.h"
+#include "tests/support/rows.h"
 
 using namespace starling;
 using nlohmann::json;
@@ -21,12 +21,7 @@ namespace {
 /// A recorder that writes to a folder of its own.
 struct RecorderInFolder {
   RecorderInFolder() { recorder->open(2, 4, "a\"host", folder / "flight"); }
-  std::vector<json> lines() const {
-    std::ifstream file(folder / "flight/rank-2.jsonl");
-    std::vector<json> all;
-    for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
-    return all;
-  }
+  std::vector<json> lines() const { return test::json_lines(folder.read("flight/rank-2.jsonl")); }
   test::Folder folder;
   std::unique_ptr<FlightRecorder> recorder = std::make_unique<FlightRecorder>();
 };

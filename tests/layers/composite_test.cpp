@@ -10,6 +10,7 @@
 #include "core/safetensors.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
+#include "tests/support/rows.h"
 
 namespace starling::testing {
 namespace {
@@ -168,30 +169,20 @@ TEST_CASE("layers/composite: tensors have PyTorch's names, and shapes outside") 
 }
 
 TEST_CASE("layers/composite: errors name the layer and both shapes") {
-  const auto error = [](const std::string& layer) {
-    return model_error(sequence(layer), {4, 4, 6});
-  };
-  const std::string half = R"([{"type": "max_pool2d", "kernel_size": 2}])";
-  CHECK(error(R"({"type": "concat", "branches": [[], )" + half + "]}") ==
-        "[layer] 0: branches give 4×4×6 and 2×2×6; needed: shapes that differ along `dim` alone");
-  CHECK(error(R"({"type": "multiply", "branches": [[], )" + half + "]}") ==
-        "[layer] 0: branches give 4×4×6 and 2×2×6; needed: shapes that broadcast");
-  CHECK(contains(error(R"({"type": "concat", "dim": 0, "branches": [[]]})"), "0 is the batch"));
-  CHECK(contains(error(R"({"type": "concat", "branches": []})"), "branches: expected a list of"));
-  CHECK(contains(error(R"({"type": "concat", "branches": [{"type": "relu"}]})"),
-                 "branches[0]: expected a list, found"));
-  CHECK(contains(error(R"({"type": "concat", "branches": [[], [{"type": "rleu"}]]})"),
-                 "branches[1][0].type"));
-  CHECK(error(R"({"type": "group_norm", "num_groups": 4})") ==
-        "[layer] 0: an input of 4×4×6, but a number of channels that 4 groups divide is needed");
-  CHECK(contains(error(R"({"type": "global_avg_pool"}, {"type": "instance_norm"})"),
-                 "[layer] 1: an input of 6, but more than one number in a group"));
-  CHECK(contains(error(R"({"type": "upsample", "scale_factor": 0.2})"), "[layer] 0: an input of"));
-  CHECK(contains(error(R"({"type": "conv_transpose2d", "out_channels": 1, "kernel_size": 1,
-                           "output_padding": 1})"),
-                 "output_padding: found 1, which must be below the stride, 1"));
-  CHECK(contains(error(R"({"type": "global_avg_pool"}, {"type": "squeeze_excite"})"),
-                 "[layer] 1: an input of 6, but an image H×W×C is needed"));
+  for (const auto& row : test::rows_of(R"table(
+[layer] 0: branches give 4×4×6 and 2×2×6; needed: shapes that differ along `dim` alone | {"type": "concat", "branches": [[], [{"type": "max_pool2d", "kernel_size": 2}]]}
+[layer] 0: branches give 4×4×6 and 2×2×6; needed: shapes that broadcast | {"type": "multiply", "branches": [[], [{"type": "max_pool2d", "kernel_size": 2}]]}
+0 is the batch | {"type": "concat", "dim": 0, "branches": [[]]}
+branches: expected a list of | {"type": "concat", "branches": []}
+branches[0]: expected a list, found | {"type": "concat", "branches": [{"type": "relu"}]}
+branches[1][0].type | {"type": "concat", "branches": [[], [{"type": "rleu"}]]}
+[layer] 0: an input of 4×4×6, but a number of channels that 4 groups divide is needed | {"type": "group_norm", "num_groups": 4}
+[layer] 1: an input of 6, but more than one number in a group | {"type": "global_avg_pool"}, {"type": "instance_norm"}
+[layer] 0: an input of | {"type": "upsample", "scale_factor": 0.2}
+output_padding: found 1, which must be below the stride, 1 | {"type": "conv_transpose2d", "out_channels": 1, "kernel_size": 1, "output_padding": 1}
+[layer] 1: an input of 6, but an image H×W×C is needed | {"type": "global_avg_pool"}, {"type": "squeeze_excite"}
+)table"))
+    CHECK(contains(model_error(sequence(row.at(1)), {4, 4, 6}), row.at(0)));
 }
 
 }  // namespace starling::testing

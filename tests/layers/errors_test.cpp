@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
 #include "core/config.h"
 #include "core/error.h"
 #include "tests/layers/support.h"
+#include "tests/support/rows.h"
 
 using namespace starling;
 using namespace starling::testing;
@@ -22,7 +22,7 @@ std::string list_error(const std::string& list, const Shape& input = {8, 8, 3}) 
 TEST_CASE(
     "layers/errors: what does not fit names the layer or its key, what came and what is needed") {
   // Words of the error, and the layers for images of 8×8×3.
-  std::istringstream rows(R"table(
+  for (const auto& row : test::rows_of(R"table(
 [layer] 1: an input of 192 | {"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3}
 an image | {"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3}
 smaller than the window of 9 pixels | {"type": "conv2d", "out_channels": 4, "kernel_size": 9}
@@ -47,27 +47,25 @@ inplace | {"type": "relu", "inplace": true}
 layers[0].layers | {"type": "residual", "layers": []}
 layers[0].layers[0].type | {"type": "residual", "layers": [{"type": "rel"}]}
 [layer] 2: weight would be | {"type": "flatten"}, {"type": "linear", "out_features": 16777216}, {"type": "linear", "out_features": 16777216}
-)table");
-  for (std::string row; std::getline(rows, row);) {
-    const std::size_t end = row.find(" | ");
-    if (end != std::string::npos)
-      CHECK(contains(list_error(row.substr(end + 3)), row.substr(0, end)));
-  }
+)table"))
+    CHECK(contains(list_error(row.at(1)), row.at(0)));
   const std::string wide =
       R"({"type": "conv2d", "out_channels": 16777216, "kernel_size": 1024, "padding": 1024})";
   CHECK(contains(list_error(wide + "," + wide + "," + wide), "2^40"));
-  CHECK(contains(model_error(R"({"type": "sequential"})", {4, 4, 1}), "layers"));
-  CHECK(contains(model_error(R"({"type": "resnet21"})", {4, 4, 1}), "did you mean 'resnet20'"));
-  CHECK(contains(model_error(R"({"type": "resnet20", "stem": "cifar"})", {4, 4, 1}), "stem"));
-  CHECK(contains(model_error(R"({"type": "resnet18", "stem": "cifra"})", {4, 4, 1}), "cifar"));
-  CHECK(contains(model_error(R"({"type": "wide_resnet", "depth": 29})", {8, 8, 3}),
-                 "the nearest are 28 and 34"));
-  CHECK(contains(model_error(R"({"type": "vgg11"})", {32, 32, 3}), "or the classifier \"cifar\""));
-  CHECK(contains(model_error(R"({"type": "vgg11", "classifier": "cifar"})", {28, 28, 1}),
-                 "32×32 pixels or more"));
-  CHECK(contains(model_error(R"({"type": "mlp", "hidden": [8, 0]})", {4, 4, 1}), "hidden"));
-  CHECK(contains(model_error(R"({"type": "mlp", "num_classes": 0})", {4, 4, 1}), "num_classes"));
-  CHECK(contains(model_error(R"({})", {4, 4, 1}), "type"));
+  // The same of models, which have an input of their own.
+  for (const auto& row : test::rows_of(R"table(
+layers | 4 4 1 | {"type": "sequential"}
+did you mean 'resnet20' | 4 4 1 | {"type": "resnet21"}
+stem | 4 4 1 | {"type": "resnet20", "stem": "cifar"}
+cifar | 4 4 1 | {"type": "resnet18", "stem": "cifra"}
+the nearest are 28 and 34 | 8 8 3 | {"type": "wide_resnet", "depth": 29}
+or the classifier "cifar" | 32 32 3 | {"type": "vgg11"}
+32×32 pixels or more | 28 28 1 | {"type": "vgg11", "classifier": "cifar"}
+hidden | 4 4 1 | {"type": "mlp", "hidden": [8, 0]}
+num_classes | 4 4 1 | {"type": "mlp", "num_classes": 0}
+type | 4 4 1 | {}
+)table"))
+    CHECK(contains(model_error(row.at(2), shape_from(row.at(1))), row.at(0)));
 }
 
 TEST_CASE("layers/errors: two tensors of one name") {

@@ -1,12 +1,11 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <span>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/layers/support.h"
+#include "tests/support/rows.h"
 
 using namespace starling;
 using namespace starling::testing;
@@ -81,19 +80,8 @@ const char* const kLayers = R"table(
 }  // namespace
 
 TEST_CASE("layers/gradients: of every layer") {
-  std::istringstream rows(kLayers);
-  for (std::string row; std::getline(rows, row);) {
-    if (row.empty()) continue;
-    std::istringstream line(row);
-    std::string list;
-    std::vector<std::int64_t> sizes;
-    for (std::int64_t size = 0; line >> size;) sizes.push_back(size);
-    line.clear();
-    std::int64_t batch = 0;
-    line.ignore(1, '|') >> batch;
-    std::getline(line.ignore(3), list);
-    check_layers(list, Shape(std::span<const std::int64_t>(sizes)), batch);
-  }
+  for (const auto& row : test::rows_of(kLayers))
+    check_layers(row.at(2), shape_from(row.at(0)), std::stoll(row.at(1)));
 }
 
 TEST_CASE("layers/gradients: embedding, of tokens of any shape and of one for each sample") {

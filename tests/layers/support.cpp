@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -26,6 +29,12 @@ std::unique_ptr<Model> model_from(const std::string& json, const Shape& input) {
 
 std::string model_error(const std::string& json, const Shape& input) {
   return error_of(ExitCode::kUsage, [&] { model_from(json, input); });
+}
+
+Shape shape_from(const std::string& sizes) {
+  std::istringstream in(sizes);
+  const std::vector<std::int64_t> all{std::istream_iterator<std::int64_t>(in), {}};
+  return Shape(std::span<const std::int64_t>(all));
 }
 
 std::vector<double> noise(std::uint64_t seed, std::int64_t count) {

@@ -23,6 +23,9 @@ using test::contains;
 using test::error_of;
 std::string model_error(const std::string& json, const Shape& input);
 
+/// The shape whose sizes a text tells, as "8 8 3".
+Shape shape_from(const std::string& sizes);
+
 /// Numbers of fp64 in [-1, 1) from a hash of (seed, index).
 std::vector<double> noise(std::uint64_t seed, std::int64_t count);
 Tensor tensor_of(const std::vector<double>& numbers, const Shape& shape);

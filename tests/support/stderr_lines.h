@@ -2,12 +2,12 @@
 
 #include <cstdio>
 #include <functional>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/support/caught.h"
 #include "tests/support/folder.h"
+#include "tests/support/rows.h"
 
 namespace starling::test {
 
@@ -18,10 +18,7 @@ inline std::vector<std::string> stderr_lines(const std::function<void()>& body) 
     const Caught caught(stderr, folder / "stderr");
     body();
   }
-  std::istringstream stream(folder.read("stderr"));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
+  return lines_of(folder.read("stderr"));
 }
 
 }  // namespace starling::test
