@@ -217,9 +217,8 @@ TEST_CASE("apps/chat: samples, and what becomes of long conversations") {
   CHECK(contains(show_chat({.path = path, .tokenizer = specials}), "assistant\n⟦b<|im_end|>⟧\n"));
   CHECK(contains(show_chat({.path = path, .tokenizer = specials, .sample = 2, .colour = true}),
                  "\033[32me<|im_end|>\033[0m"));
-  CHECK(contains(error_of(ExitCode::kUsage,
-                          [&] { show_chat({.path = path, .tokenizer = specials, .sample = 4}); }),
-                 "--sample: is 4, and there are 3 conversations; needed: 1 to 3"));
+  CHECK(fails(ExitCode::kUsage, "--sample: is 4, and there are 3 conversations; needed: 1 to 3",
+              [&] { show_chat({.path = path, .tokenizer = specials, .sample = 4}); }));
 }
 
 TEST_CASE("apps/chat: tests are drawn by what is said, not by how a line writes it") {
@@ -455,8 +454,8 @@ TEST_CASE("apps/tokens: documents end at eos, and one document is as without") {
   CHECK(positions_of({{"separator", "|"}}) == Numbers{0, 1, 2, 0, 1, 2, 3, 0, 0, 1});
   files.text("tokenizer.json", tokenizer_json({}).dump());
   files.text("t2", "<|endoftext|>ab<|endoftext|>");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { positions_of(json::object()); }),
-                 "data.documents: is true, but no token is known that ends a text"));
+  CHECK(fails(ExitCode::kUsage, "data.documents: is true, but no token is known that ends a text",
+              [&] { positions_of(json::object()); }));
   const json keys{{"path", files.at("t2")},
                   {"sequence_length", 2},
                   {"val_fraction", 0},

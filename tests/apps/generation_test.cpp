@@ -25,6 +25,7 @@ namespace {
 
 using test::contains;
 using test::error_of;
+using test::fails;
 
 constexpr std::int64_t kWords = 13;
 
@@ -134,8 +135,8 @@ TEST_CASE("generation: which tokens are drawn") {
   CHECK(text_of(1) == text_of(1));
   CHECK(text_of(1) != text_of(2));
   const std::vector<float> wrong{1.0f, std::numeric_limits<float>::quiet_NaN()};
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { choose_token(wrong, {}, 7); }),
-                 "token 7 are no finite numbers"));
+  CHECK(fails(ExitCode::kUsage, "token 7 are no finite numbers",
+              [&] { choose_token(wrong, {}, 7); }));
 }
 
 /// The next byte is the sum of a window's bytes: not what others would do, and of one length alone.
@@ -199,11 +200,9 @@ TEST_CASE("generation: any causal model goes on with a text, ends it, and stops"
   CHECK(go(prompt, {.tokens = 9, .ignore_eos = true}, bounds).tokens == wanted);
   CHECK(prompt_tokens(*bytes, bounds, "ab") == std::vector<std::int32_t>{1, 'a', 'b'});
   CHECK(prompt_tokens(*bytes, bounds, "") == std::vector<std::int32_t>{1});
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { go(prompt, {.stop = {""}}); }), "stop: is ''"));
-  CHECK(contains(
-      error_of(ExitCode::kUsage,
-               [&] { generate(model, backend, nullptr, {}, prompt, {.stop = {"a"}}, {}); }),
-      "stop: is a text, and the model has no tokenizer"));
+  CHECK(fails(ExitCode::kUsage, "stop: is ''", [&] { go(prompt, {.stop = {""}}); }));
+  CHECK(fails(ExitCode::kUsage, "stop: is a text, and the model has no tokenizer",
+              [&] { generate(model, backend, nullptr, {}, prompt, {.stop = {"a"}}, {}); }));
   model.drop_memory();
 }
 

@@ -20,6 +20,7 @@
 using namespace starling;
 using nlohmann::json;
 using test::contains;
+using test::fails;
 
 namespace {
 
@@ -67,11 +68,9 @@ TEST_CASE("hugging_face: what config.json says of a model is what it is checked 
   CHECK(config["resid_pdrop"] == 0.1);
   CHECK(config["architectures"] == json{"GPT2LMHeadModel"});
   CHECK(hugging_face_config(kLlama)["num_key_value_heads"] == 2);
-  CHECK(contains(test::error_of(ExitCode::kUsage,
-                                [] {
-                                  hugging_face_config({{"type", "mlp"}});
-                                }),
-                 "model.type is mlp"));
+  CHECK(fails(ExitCode::kUsage, "model.type is mlp", [] {
+    hugging_face_config({{"type", "mlp"}});
+  }));
   // A run's own folder has a config.json of another form.
   const test::Folder run;
   run.write("config.json", R"({"model": {"type": "gpt2"}})");
@@ -134,25 +133,21 @@ llama | {"partial_rotary_factor": 0.5} | partial_rotary_factor: is 0.5
   const test::Folder sized;
   sized.write("config.json", with(with(gpt2, "vocab_size", 300), "n_positions", 8).dump());
   const std::string model = sized / "model.safetensors";
-  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { check_hugging_face_config(model, kGpt2); }),
-                 R"(n_positions: is 8, but model.context is 16; needed: the same, as in --set )"
-                 R"(model.context=8, or "skip": ["transformer.wpe.weight"] in init)"));
+  CHECK(fails(ExitCode::kUsage,
+              R"(n_positions: is 8, but model.context is 16; needed: the same, as in --set )"
+              R"(model.context=8, or "skip": ["transformer.wpe.weight"] in init)",
+              [&] { check_hugging_face_config(model, kGpt2); }));
   check_hugging_face_config(model, kGpt2,
                             [](const std::string& name) { return name.ends_with("e.weight"); });
-  CHECK(contains(test::error_of(ExitCode::kUsage,
-                                [&] {
-                                  check_hugging_face_config(model, kGpt2, [](const auto& name) {
-                                    return name == "transformer.wpe.weight";
-                                  });
-                                }),
-                 "vocab_size: is 300"));
+  CHECK(fails(ExitCode::kUsage, "vocab_size: is 300", [&] {
+    check_hugging_face_config(model, kGpt2,
+                              [](const auto& name) { return name == "transformer.wpe.weight"; });
+  }));
   check_of(with(llama, "max_position_embeddings", 4096), kLlama);
   const test::Folder folder;
   folder.write("config.json", "{\"model_type\":");
-  CHECK(contains(
-      test::error_of(ExitCode::kUsage,
-                     [&] { check_hugging_face_config(folder / "model.safetensors", kGpt2); }),
-      "config.json"));
+  CHECK(fails(ExitCode::kUsage, "config.json",
+              [&] { check_hugging_face_config(folder / "model.safetensors", kGpt2); }));
 }
 
 TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer") {
@@ -176,9 +171,8 @@ TEST_CASE("hugging_face: an exported folder has config.json, model and tokenizer
   CHECK(written.metadata.at("format") == "pt");
   CHECK(written.metadata.count("starling.config") == 1);
   CHECK(written.tensors.count("transformer.wpe.weight") == 1);
-  CHECK(contains(
-      test::error_of(ExitCode::kUsage, [&] { export_to_hugging_face(folder.path(), out); }),
-      "has files already; needed: an empty or new folder"));
+  CHECK(fails(ExitCode::kUsage, "has files already; needed: an empty or new folder",
+              [&] { export_to_hugging_face(folder.path(), out); }));
   // Bytes are a tokenizer without merges
   file.metadata["starling.tokenizer"] = "bytes";
   add_checksums(file);
@@ -261,8 +255,7 @@ TEST_CASE("hugging_face: a model in several files is read by its index, and each
   CHECK(contains(fault(json::object()),
                  "weight_map.x: is x twice, in a.safetensors and b.safetensors"));
   folder.write("model.safetensors.index.json", "{}");
-  CHECK(contains(test::error_of(ExitCode::kUsage, [&] { read_model(path); }),
-                 "weight_map: is no object"));
+  CHECK(fails(ExitCode::kUsage, "weight_map: is no object", [&] { read_model(path); }));
   // What is read later is checked then
   part("b.safetensors", {"z"});
   index(places);
@@ -272,9 +265,8 @@ TEST_CASE("hugging_face: a model in several files is read by its index, and each
   const SafetensorsFile later = read_model(path, {}, Reading::kLater);
   std::vector<std::byte> room;
   CHECK(bytes_of(later.tensors.at("x"), room).size() == 8);
-  CHECK(contains(
-      test::error_of(ExitCode::kUsage, [&] { (void)bytes_of(later.tensors.at("z"), room); }),
-      "its bytes are not those that were written"));
+  CHECK(fails(ExitCode::kUsage, "its bytes are not those that were written",
+              [&] { (void)bytes_of(later.tensors.at("z"), room); }));
 }
 
 TEST_CASE("hugging_face: what a folder has beside its weights begins and ends its texts") {
@@ -323,8 +315,6 @@ TEST_CASE("hugging_face: what a folder has beside its weights begins and ends it
   folder.write("config.json", R"({"model": {"type": "gpt2"}})");
   CHECK(Companions::of(model).empty());
   // Names of files come from a file of somebody else's
-  CHECK(contains(
-      test::error_of(ExitCode::kUsage,
-                     [] { Companions::parse(R"({"files": {"../evil": "x"}, "ids": {}})", "it"); }),
-      "it: starling.companions: needed"));
+  CHECK(fails(ExitCode::kUsage, "it: starling.companions: needed",
+              [] { Companions::parse(R"({"files": {"../evil": "x"}, "ids": {}})", "it"); }));
 }

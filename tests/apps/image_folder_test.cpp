@@ -343,14 +343,12 @@ TEST_CASE(
   for (int again = 0; again < 7; ++again) patient->image(FolderSplit::kTrain, 1, pixels.data());
   CHECK(patient->bad_samples() == counted);  // each once
   const auto small = tree.open({{"max_pixels", 100}});
-  CHECK(contains(
-      error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }),
-      "that max_pixels allows"));
+  CHECK(fails(ExitCode::kUsage, "that max_pixels allows",
+              [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }));
   for (const char* name : {"train/bee/1.jpg", "train/bee/sub/2.PNG"}) tree.folder.write(name, "x");
   const auto hopeless = tree.open({{"on_bad_image", "skip"}});
-  CHECK(contains(
-      error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }),
-      "no training picture of the class bee"));
+  CHECK(fails(ExitCode::kUsage, "no training picture of the class bee",
+              [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }));
 }
 
 TEST_CASE(
@@ -398,9 +396,8 @@ TEST_CASE(
   }
   for (const std::string& path : test) fs::rename(path + ".kept", path);
   const auto dataset = broken(training);
-  CHECK(contains(
-      error_of(ExitCode::kUsage, [&] { dataset->image(FolderSplit::kTrain, 0, pixels.data()); }),
-      "no training picture of the class ant can be decoded"));
+  CHECK(fails(ExitCode::kUsage, "no training picture of the class ant can be decoded",
+              [&] { dataset->image(FolderSplit::kTrain, 0, pixels.data()); }));
 }
 
 // Areas, shapes and places are drawn_augment_test.cpp's.

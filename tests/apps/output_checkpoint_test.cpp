@@ -85,7 +85,7 @@ TEST_CASE("apps/checkpoint: incomplete ones do not count and go away") {
   checkpoints.begin(20);
   checkpoints.write(20, 0, file_of(1.0f));
   CHECK(checkpoints.newest() == 10);  // as after a crash in the middle of step 20
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), "step-20"));
+  CHECK(fails(ExitCode::kUsage, "step-20", [&] { checkpoints.read(20, 0); }));
 
   // Names that are none of ours are left alone.
   for (const std::string name : {"step-", "step-x", "step-0x10", "step-007", "step--3", "other"})
@@ -117,17 +117,15 @@ TEST_CASE("apps/checkpoint: damaged, missing and unwritable ones are errors with
   const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
   save(checkpoints, 10, 2);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(11, 0); }), "step-11"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 2); }),
-                 checkpoints.rank_file(10, 2)));
+  CHECK(fails(ExitCode::kUsage, "step-11", [&] { checkpoints.read(11, 0); }));
+  CHECK(fails(ExitCode::kUsage, checkpoints.rank_file(10, 2), [&] { checkpoints.read(10, 2); }));
   const std::string bytes = read_text(checkpoints.rank_file(10, 1));
   write_bytes(checkpoints.rank_file(10, 1), Bytes(bytes.begin(), bytes.end() - 1));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); }),
-                 checkpoints.rank_file(10, 1)));
+  CHECK(fails(ExitCode::kUsage, checkpoints.rank_file(10, 1), [&] { checkpoints.read(10, 1); }));
 
   write_bytes(folder / "file", {1});
-  CHECK(contains(error_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }),
-                 folder / "file"));
+  CHECK(fails(ExitCode::kOutput, folder / "file",
+              [&] { CheckpointFolder(folder / "file").begin(1); }));
 }
 
 TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside") {
@@ -140,8 +138,7 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
   // One rank's file of another step.
   fs::copy_file(checkpoints.rank_file(10, 1), checkpoints.rank_file(20, 1),
                 fs::copy_options::overwrite_existing);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 1); }),
-                 "tensor 'model.weight'"));
+  CHECK(fails(ExitCode::kUsage, "tensor 'model.weight'", [&] { checkpoints.read(20, 1); }));
   CHECK(value_of(checkpoints.read(20, 0)) == 200.0f);
   const std::string done = checkpoints.step_folder(20) + "/DONE", good = read_text(done);
   for (const std::string& bad :
@@ -151,14 +148,14 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
         good + " ", good + std::string(3, '\0'), good + "{}", good.substr(0, good.size() - 1)}) {
     CAPTURE(bad);
     write_bytes(done, Bytes(bad.begin(), bad.end()));
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
+    CHECK(fails(ExitCode::kUsage, done, [&] { checkpoints.read(20, 0); }));
   }
   for (std::size_t at = 0; at < good.size(); ++at) {
     CAPTURE(at);
     std::string bad = good;
     bad[at] ^= 4;
     write_bytes(done, Bytes(bad.begin(), bad.end()));
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
+    CHECK(fails(ExitCode::kUsage, done, [&] { checkpoints.read(20, 0); }));
   }
   const std::size_t line = good.find('\n', 2) + 1;
   CHECK(good.substr(0, line) ==
@@ -170,7 +167,7 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
   CHECK(value_of(checkpoints.read(20, 0)) == 200.0f);
   unproved += '\0';
   write_bytes(done, Bytes(unproved.begin(), unproved.end()));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
+  CHECK(fails(ExitCode::kUsage, done, [&] { checkpoints.read(20, 0); }));
   const std::string old = "step 20\n";
   write_bytes(done, Bytes(old.begin(), old.end()));
   CHECK(checkpoints.ranks(20) == 2);

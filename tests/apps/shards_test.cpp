@@ -240,8 +240,8 @@ TEST_CASE("shards: with a quality and no size all pictures become JPEG of their 
     CHECK(Bytes(bytes.begin(), bytes.end()) == encode_jpeg({pixels.data(), height, width}, "", 60));
   }
   prepared.options.quality = 61;
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "was made with --quality 60 --shard-pictures 2"));
+  CHECK(fails(ExitCode::kUsage, "was made with --quality 60 --shard-pictures 2",
+              [&] { prepared.make(); }));
 }
 
 TEST_CASE("shards: raw pixels are cut as PNG is") {
@@ -299,8 +299,8 @@ TEST_CASE(
   rewrite(prepared.tree.folder / "train/bee/sub/2.PNG", png);
   prepared.options.raw = true;
   prepared.options.max_pixels = 1'600'000'000;
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "2.PNG: is 40000×40000 pixels, more than a record holds"));
+  CHECK(fails(ExitCode::kUsage, "2.PNG: is 40000×40000 pixels, more than a record holds",
+              [&] { prepared.make(); }));
 }
 
 TEST_CASE("shards: of three pictures that are drawn two lie, and the third stands") {
@@ -362,7 +362,7 @@ TEST_CASE("shards: what was made otherwise, and folders that hold something else
   prepared.make();
   const auto whole = prepared.files();
   const auto refused = [&](const std::string& part) {
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), part));
+    CHECK(fails(ExitCode::kUsage, part, [&] { prepared.make(); }));
     CHECK(prepared.files() == whole);
   };
   prepared.options.size = 20;
@@ -372,8 +372,7 @@ TEST_CASE("shards: what was made otherwise, and folders that hold something else
   prepared.options.size = 0;
   fs::remove(prepared.file("shards.index"));
   prepared.options.shard_pictures = 3;
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "train-00000.shard was made with"));
+  CHECK(fails(ExitCode::kUsage, "train-00000.shard was made with", [&] { prepared.make(); }));
   prepared.options.shard_pictures = 2;
   std::string other = whole.at("train-00000.shard");
   ShardFooter footer;
@@ -381,25 +380,23 @@ TEST_CASE("shards: what was made otherwise, and folders that hold something else
   other[(footer.table_at + 7) / 8 * 8 + offsetof(ShardEntry, label)] = 9;
   mend_checksums(other);
   rewrite(prepared.file("train-00000.shard"), other);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "is of a class that there is not"));
+  CHECK(fails(ExitCode::kUsage, "is of a class that there is not", [&] { prepared.make(); }));
   rewrite(prepared.file("train-00000.shard"), whole.at("train-00000.shard"));
   prepared.make();
   prepared.tree.add("train/bee/more.jpg", "420.jpg");
   refused("was made of other pictures than the source holds now");
   fs::remove(prepared.tree.folder / "train/bee/more.jpg");
   fs::rename(prepared.file("train-00000.shard"), prepared.file("train-00001.shard"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "is another shard by its footer, renamed"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.open(); }), "cannot open"));
+  CHECK(
+      fails(ExitCode::kUsage, "is another shard by its footer, renamed", [&] { prepared.make(); }));
+  CHECK(fails(ExitCode::kUsage, "cannot open", [&] { prepared.open(); }));
   prepared.options.destination = prepared.tree.folder / "val";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "is not empty and holds no shards, but "));
+  CHECK(
+      fails(ExitCode::kUsage, "is not empty and holds no shards, but ", [&] { prepared.make(); }));
   prepared.options.destination = prepared.tree.folder / "train/ant/a.jpg";
-  CHECK(contains(error_of(ExitCode::kOutput, [&] { prepared.make(); }), "cannot be made"));
+  CHECK(fails(ExitCode::kOutput, "cannot be made", [&] { prepared.make(); }));
   prepared.options.source = prepared.tree.folder / "nowhere";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "/train has no class folders; needed:"));
+  CHECK(fails(ExitCode::kUsage, "/train has no class folders; needed:", [&] { prepared.make(); }));
 }
 
 TEST_CASE("shards: bad pictures are named, or left out") {
@@ -430,8 +427,9 @@ TEST_CASE("shards: bad pictures are named, or left out") {
   for (const char* name : {"1.jpg", "sub/2.PNG"})
     prepared.tree.folder.write(std::string("train/bee/") + name, "x");
   prepared.options.destination += "-none";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }),
-                 "no picture of " + prepared.options.source + "/train/bee can be decoded"));
+  CHECK(fails(ExitCode::kUsage,
+              "no picture of " + prepared.options.source + "/train/bee can be decoded",
+              [&] { prepared.make(); }));
 }
 
 TEST_CASE(
@@ -452,8 +450,8 @@ TEST_CASE(
                                       {"test_samples", 3}});
   CHECK(declared->info().classes == 12);
   CHECK(declared->info().test_samples == 3);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { declared->open(); }),
-                 "there is no " + prepared.tree.folder.path() + "/nowhere; needed: "));
+  CHECK(fails(ExitCode::kUsage, "there is no " + prepared.tree.folder.path() + "/nowhere; needed: ",
+              [&] { declared->open(); }));
 }
 
 TEST_CASE("shards: a byte that is flipped is found wherever it lies, and its record named") {

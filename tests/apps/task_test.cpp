@@ -25,6 +25,7 @@ namespace {
 
 using test::contains;
 using test::error_of;
+using test::fails;
 using test::Folder;
 
 constexpr std::int64_t kInputs = 4, kTargets = 2, kTrainLines = 64, kTestLines = 10;
@@ -324,10 +325,8 @@ TEST_CASE(
                    {"config", old.dump()}};
   CHECK_NOTHROW(check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32));
   resolved["task"]["type"] = "test_regression";
-  CHECK(contains(
-      error_of(ExitCode::kUsage,
-               [&] { check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32); }),
-      "task.type"));
+  CHECK(fails(ExitCode::kUsage, "task.type",
+              [&] { check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32); }));
 }
 
 TEST_CASE(
@@ -373,8 +372,8 @@ TEST_CASE(
         CHECK(batch["mask"].span<std::uint8_t>()[3 * at + 2] == sample + 2);
       }
     }
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next()["label"]; }),
-                   "has no tensor 'label'; it has: tokens, weight, mask"));
+    CHECK(fails(ExitCode::kUsage, "has no tensor 'label'; it has: tokens, weight, mask",
+                [&] { loader.next()["label"]; }));
   }
 }
 
@@ -405,8 +404,8 @@ TEST_CASE(
   const Bad bad(false), torn(true);
   test::MemoryBackend backend;
   EvaluationLoader loader(bad, 4, 0, 1, backend, DType::kFloat32);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }),
-                 "test sample 2 has tokens 9, the classes are 0 to 8"));
+  CHECK(fails(ExitCode::kUsage, "test sample 2 has tokens 9, the classes are 0 to 8",
+              [&] { loader.next(); }));
   EvaluationLoader of_torn(torn, 4, 0, 1, backend, DType::kFloat32);
   CHECK(error_of(ExitCode::kInternal, [&] { of_torn.next(); }) ==
         "[data] test sample 1: std::runtime_error: torn");

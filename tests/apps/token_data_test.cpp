@@ -180,8 +180,8 @@ TEST_CASE("apps/tokens: a token beyond those that are looked at first is told wh
       opened("tokens", {{"path", files.folder.path()}, {"sequence_length", 4}, {"vocab", 256}});
   const std::int64_t last = dataset->info().train_samples - 1;
   sample(*dataset, kTraining, last - 1);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { sample(*dataset, kTraining, last); }),
-                 "train.bin: token number 33554435 is 300, data.vocab has 0 to 255"));
+  CHECK(fails(ExitCode::kUsage, "train.bin: token number 33554435 is 300, data.vocab has 0 to 255",
+              [&] { sample(*dataset, kTraining, last); }));
 }
 
 TEST_CASE("apps/tokens: what texts are refused for") {
@@ -269,9 +269,10 @@ TEST_CASE("apps/tokens: tests are of the tokens that the model was trained with"
   CHECK_NOTHROW(use(other));
   other["model"]["fuse_unk"] = true;  // a text of its own, and the same tokens
   CHECK_NOTHROW(use(other));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { use(numbers["tokenizer"]); }),
-                 "data.tokenizer: has 500 tokens that are not those (500) that the model of "
-                 "m.safetensors was trained with"));
+  CHECK(fails(ExitCode::kUsage,
+              "data.tokenizer: has 500 tokens that are not those (500) that the model of "
+              "m.safetensors was trained with",
+              [&] { use(numbers["tokenizer"]); }));
 }
 
 TEST_CASE("apps/tokens: many tokens take 4 bytes each") {
@@ -303,18 +304,19 @@ TEST_CASE("apps/tokens: a damaged, stopped or refused preparation") {
   CHECK(entries().empty());
   const std::string whole = options.texts[0];
   options.texts = {whole, files.at("none.txt")};
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepare_tokens(options, {}); }),
-                 "cannot open " + files.at("none.txt")));
+  CHECK(fails(ExitCode::kUsage, "cannot open " + files.at("none.txt"),
+              [&] { prepare_tokens(options, {}); }));
   options.texts = {whole, files.text("u.txt",
                                      "\xff\xfe"
                                      "a")};
   options.tokenizer = files.text("t.json", Tokenizer::bytes()->huggingface());
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepare_tokens(options, {}); }),
-                 "u.txt: is UTF-16 or UTF-32; needed: UTF-8"));
+  CHECK(fails(ExitCode::kUsage, "u.txt: is UTF-16 or UTF-32; needed: UTF-8",
+              [&] { prepare_tokens(options, {}); }));
   CHECK(entries().empty());
   options.texts = {files.text("one.txt", "x")};
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepare_tokens(options, {}); }),
-                 "the texts have 1 token, of which --val-fraction 0.1 leaves 0 and 1"));
+  CHECK(fails(ExitCode::kUsage,
+              "the texts have 1 token, of which --val-fraction 0.1 leaves 0 and 1",
+              [&] { prepare_tokens(options, {}); }));
   options.texts = {whole};
   prepare_tokens(options, {});
   CHECK(entries() == std::set<std::string>{"meta.json", "tokenizer.json", "train.bin", "val.bin"});
@@ -344,8 +346,8 @@ TEST_CASE("apps/tokens: a damaged, stopped or refused preparation") {
   CHECK(contains(open_error("tokens", {{"path", files.at("made")}, {"sequence_length", 3}}),
                  "tokenizer.json: is not what "));
   std::filesystem::remove(files.at("made/meta.json"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { check_tokens(files.at("made"), {}); }),
-                 "has token files and no meta.json"));
+  CHECK(fails(ExitCode::kUsage, "has token files and no meta.json",
+              [&] { check_tokens(files.at("made"), {}); }));
 }
 
 }  // namespace

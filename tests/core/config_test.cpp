@@ -19,6 +19,7 @@ using namespace starling;
 using nlohmann::json;
 using starling::test::contains;
 using starling::test::error_of;
+using starling::test::fails;
 
 namespace {
 
@@ -202,13 +203,11 @@ known | {"optimizer": {"": 0}} | optimizer | unknown key; known
   }
   for (const double odd : {std::nan(""), HUGE_VAL}) {
     ConfigSection c(json{{"lr", odd}}, "made");
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { c.number("lr", 1, Range::any(), ""); }),
-                   "not finite"));
+    CHECK(fails(ExitCode::kUsage, "not finite", [&] { c.number("lr", 1, Range::any(), ""); }));
   }
   for (const char* text : {"[]", "1", "null", "\"x\""}) {
-    CHECK(contains(error_of(ExitCode::kUsage,
-                            [&] { ConfigSection(parse_json(text, "run.json"), "run.json"); }),
-                   "[config] run.json: expected an object, {…}, at the top, found "));
+    CHECK(fails(ExitCode::kUsage, "[config] run.json: expected an object, {…}, at the top, found ",
+                [&] { ConfigSection(parse_json(text, "run.json"), "run.json"); }));
   }
   // A key named in every way that could break a line or a terminal, or that is long.
   const std::string path = "optimizer.a\\x1b[31m\\n\\x00kkk";
@@ -244,8 +243,8 @@ TEST_CASE("core/config: lists of lists of objects") {
   for (ConfigSection& item : items) item.integer("x", 1, Range::any(), "");
   CHECK(items[1].path("x") == "branches[1][1].x");
   CHECK(c.resolved()["branches"] == nlohmann::json::parse(R"([[], [{"x": 3}, {"x": 1}]])"));
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { c.sections("wrong", true, "", true); }),
-                 "wrong[1]: expected a list, found"));
+  CHECK(fails(ExitCode::kUsage, "wrong[1]: expected a list, found",
+              [&] { c.sections("wrong", true, "", true); }));
 }
 
 TEST_CASE("core/config: values that are long or not printable are echoed short and escaped") {

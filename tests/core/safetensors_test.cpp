@@ -20,6 +20,7 @@
 using namespace starling;
 using starling::test::contains;
 using starling::test::error_of;
+using starling::test::fails;
 
 namespace {
 
@@ -123,8 +124,7 @@ TEST_CASE("core/safetensors: a digest finds every flipped bit, and names the ten
     CHECK((text.find("tensor '") != std::string::npos) == (bit / 8 >= 8 + header));
   }
   folder.write("a.safetensors", good + "x");
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path, &digest); }),
-                 "were written"));
+  CHECK(fails(ExitCode::kUsage, "were written", [&] { read_safetensors(path, &digest); }));
 }
 
 TEST_CASE("core/safetensors: a file's own checksums are checked, and what has none is read") {
@@ -139,20 +139,19 @@ TEST_CASE("core/safetensors: a file's own checksums are checked, and what has no
                                [](const auto& entry) { return !entry.second.bytes.empty(); });
   tensor.second.bytes.back() ^= std::byte{0x40};
   write_safetensors(path, changed);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }),
-                 "tensor '" + tensor.first + "'"));
+  CHECK(fails(ExitCode::kUsage, "tensor '" + tensor.first + "'", [&] { read_safetensors(path); }));
   changed.metadata.erase(kChecksums);  // as a program does that changes tensors
   write_safetensors(path, changed);
   CHECK(read_safetensors(path).tensors.size() == file.tensors.size());
   changed = file;
   changed.metadata["format"] = "tp";
   write_safetensors(path, changed);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }), "__metadata__"));
+  CHECK(fails(ExitCode::kUsage, "__metadata__", [&] { read_safetensors(path); }));
   for (const char* nonsense : {"", "[]", "{\"tensors\":3,\"metadata\":\"\"}"}) {
     changed = file;
     changed.metadata[kChecksums] = nonsense;
     write_safetensors(path, changed);
-    CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }), kChecksums));
+    CHECK(fails(ExitCode::kUsage, kChecksums, [&] { read_safetensors(path); }));
   }
 }
 
@@ -181,8 +180,8 @@ TEST_CASE("core/safetensors: what is read in pieces are the bytes, and the last 
   file.tensors["long"].bytes.back() ^= std::byte{1};
   write_safetensors(path, file);
   const SafetensorsFile damaged = read_safetensors(path, nullptr, {}, Reading::kLater);
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { in_pieces(damaged.tensors.at("long")); }),
-                 "tensor 'long': its bytes are not those that were written"));
+  CHECK(fails(ExitCode::kUsage, "tensor 'long': its bytes are not those that were written",
+              [&] { in_pieces(damaged.tensors.at("long")); }));
 }
 
 TEST_CASE("core/safetensors: the layout of the file, byte by byte") {
@@ -316,16 +315,14 @@ TEST_CASE("core/safetensors: writing refuses what it could not read") {
   SafetensorsFile file;
   file.tensors["a"] = tensor_of(DType::kFloat32, Shape{2});
   file.tensors["a"].bytes.pop_back();
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }),
-                 "'a': shape 2 of fp32 does not take 7 bytes"));
+  CHECK(fails(ExitCode::kInternal, "'a': shape 2 of fp32 does not take 7 bytes",
+              [&] { write_safetensors(folder / "x", file); }));
   file.tensors.clear();
   file.tensors["__metadata__"] = tensor_of(DType::kFloat32, Shape{2});
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }),
-                 "__metadata__"));
+  CHECK(fails(ExitCode::kInternal, "__metadata__", [&] { write_safetensors(folder / "x", file); }));
   file.tensors.clear();
   file.tensors["\xff"] = tensor_of(DType::kFloat32, Shape{2});
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }),
-                 "UTF-8"));
+  CHECK(fails(ExitCode::kInternal, "UTF-8", [&] { write_safetensors(folder / "x", file); }));
   CHECK(folder.files() == 0);
 }
 
@@ -355,9 +352,8 @@ TEST_CASE("core/safetensors: a number that is not finite is written in no place 
         if (k == 0) {
           CHECK_NOTHROW(write_safetensors(folder / "finite", file));
         } else {
-          CHECK(contains(
-              error_of(ExitCode::kDiverged, [&] { write_safetensors(folder / "x", file); }),
-              "tensor 'net.weight' holds numbers"));
+          CHECK(fails(ExitCode::kDiverged, "tensor 'net.weight' holds numbers",
+                      [&] { write_safetensors(folder / "x", file); }));
         }
       }
     }
@@ -435,9 +431,7 @@ TEST_CASE("core/safetensors: layouts") {
   check(std::uint16_t{});
   check(float{});
   check(double{});
-  CHECK(contains(error_of(ExitCode::kInternal,
-                          [] {
-                            file_shape(Shape{2, 3}, TensorLayout::kConvWeight);
-                          }),
-                 "4 dimensions"));
+  CHECK(fails(ExitCode::kInternal, "4 dimensions", [] {
+    file_shape(Shape{2, 3}, TensorLayout::kConvWeight);
+  }));
 }

@@ -21,6 +21,7 @@ Backend& cpu();
 std::unique_ptr<Model> model_from(const std::string& json, const Shape& input);
 using test::contains;
 using test::error_of;
+using test::fails;
 std::string model_error(const std::string& json, const Shape& input);
 
 /// The shape whose sizes a text tells, as "8 8 3".

@@ -53,4 +53,10 @@ inline bool contains(const std::string& text, const std::string& part) {
   return found;
 }
 
+/// Whether `call` throws an Error with this exit code whose text has `part`.
+template <class Call>
+bool fails(ExitCode code, const std::string& part, const Call& call) {
+  return contains(error_of(code, call), part);
+}
+
 }  // namespace starling::test
