@@ -242,6 +242,29 @@ TEST_CASE("cuda/race: each rule, broken and kept") {
       {"c captures; x follows c; x reduces 1 0+64 64; c follows x; c ends; c launches; x reduces 2 "
        "128+64 192",
        "order"},
+      // Within a graph a stream must wait for the work that it goes on with.
+      {"c captures; c records e; c writes a 0+64; u waits e; u reads b 0+64; c follows u; c ends",
+       "race a, b"},
+      {"c captures; c writes a 0+64; u follows c; u reads b 0+64; c follows u; c ends; c launches"},
+      // A launch touches all at once: a batch that goes up too early, or arrives too late.
+      {"c captures; c reads a 0+64; c ends; c launches; x uploads 0+64",
+       "race a, copy to the device"},
+      {"c captures; c reads a 0+64; c ends; c launches; x follows c; x uploads 0+64"},
+      {"c captures; c reads a 0+64; c ends; x uploads 0+64; c launches",
+       "race copy to the device, a"},
+      {"c captures; c reads a 0+64; c ends; x uploads 0+64; c follows x; c launches"},
+      // The next launch writes the loss that another stream still reads.
+      {"c captures; c writes a 0+64; c ends; c launches; x follows c; x reads b 0+64; c launches",
+       "race b, a"},
+      {"c captures; c writes a 0+64; c ends; c launches; x follows c; x reads b 0+64; c follows x; "
+       "c launches"},
+      // Memory of the graph's own that is read after it, and a batch's that is given back before.
+      {"c captures; c takes 0+64; c writes a 0+64; c frees 0+64; c ends; c launches; c launches"},
+      {"c captures; c takes 0+64; c writes a 0+64; c frees 0+64; c ends; c launches; c reads b "
+       "0+64",
+       "freed give back, b"},
+      {"c takes 0+64; c captures; c reads a 0+64; c ends; c launches; c frees 0+64; c launches",
+       "freed give back, a"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.calls);
