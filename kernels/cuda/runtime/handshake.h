@@ -28,7 +28,7 @@ STARLING_HD void store_release_system(std::uint32_t* to, std::uint32_t value) {
 }
 #if !defined(__CUDACC__)
 namespace shim {
-void sleep_in_kernel(unsigned nanoseconds);  // tests/fakes/cuda/time_slice.h
+void sleep_in_kernel(unsigned nanoseconds);  // tests/fakes/cuda/peer_fake.cpp
 }
 #endif
 /// Sleeps for at most this time. Only for kernels.

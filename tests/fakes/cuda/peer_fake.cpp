@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <string_view>
+#include <thread>
 
 #include "core/error.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -66,6 +68,9 @@ void* map_file(int file, std::size_t bytes) {
 
 namespace shim {
 
+void sleep_in_kernel(unsigned nanoseconds) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
+}
 void refuse_peers(PeerRefusal what) { refused = what; }
 void map_in_place(bool in_place) {
   const std::lock_guard lock(blocks().mutex);

@@ -17,7 +17,6 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/fakes/cuda/capture.h"
 #include "tests/fakes/cuda/recorder.h"
-#include "tests/fakes/cuda/time_slice.h"
 
 // The runtime on host memory. Everything happens at once, in issue order, so an event is done when
 // it is recorded.
@@ -132,7 +131,6 @@ void do_or_keep(StreamHandle stream, const F& work) {
   if (shim::Capture* capture = capture_of(stream)) {
     capture->add(stream, work);
   } else if (!world().skipped) {
-    shim::take_device();
     work();
   }
 }
@@ -191,7 +189,6 @@ void note_mark(const std::string& label) {
 }
 void note(Call call) { world().note(std::move(call)); }
 void note_launch(StreamHandle stream, const char* label) {
-  if (!captures(stream)) take_device();
   ++world().launches;
   world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
 }
@@ -456,10 +453,7 @@ void launch_graph(GraphHandle graph, StreamHandle stream) {
     ~Launching() { launch_stream = nullptr; }
   } launching(stream);
   if (world().skipped) return;
-  for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) {
-    shim::take_device();
-    work();
-  }
+  for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) work();
 }
 void destroy_graph(GraphHandle graph) noexcept {
   if (!graph) return;
