@@ -1,10 +1,7 @@
 #include <doctest/doctest.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "core/error.h"
 #include "core/operations/updates.h"
@@ -13,6 +10,7 @@
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/support.h"
+#include "tests/cuda/update_side.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
@@ -29,44 +27,18 @@ namespace {
 
 using mine::Sign;
 using shim_plugin_rule::Unknown;
-using test::normal_numbers;
-
-template <class T>
-UpdateArgs make_args(Backend& backend, std::size_t n) {
-  const auto put = [&](unsigned seed) {
-    Tensor tensor(backend, Shape{static_cast<std::int64_t>(n)}, DTypeOf<T>::value);
-    backend.copy_from_host(normal_numbers<T>(n, seed).data(), tensor);
-    return tensor;
-  };
-  UpdateArgs args;
-  args.x = args.x_out = put(1);
-  args.gradient = put(2);
-  args.states = {put(3)};
-  args.received = {put(4)};
-  args.weights = {0.25};
-  args.self_weight = 0.75;
-  args.decay = Tensor(backend, Shape{static_cast<std::int64_t>(n / 32)}, DType::kUInt8);
-  backend.fill(args.decay, 1.0);
-  args.lr = 0.1;
-  return args;
-}
-
-template <class T>
-std::vector<T> numbers_of(Backend& backend, const Tensor& tensor) {
-  std::vector<T> result(static_cast<std::size_t>(tensor.elements()));
-  backend.copy_to_host(tensor, result.data());
-  return result;
-}
+using test::contains;
 
 template <class T>
 void compare(const OptimizerRule& rule) {
   const auto cpu = open_backend(DeviceType::kCpu, 1);
-  const std::size_t n = 4096 + 64;
-  const UpdateArgs expected = make_args<T>(*cpu, n), found = make_args<T>(gpu(), n);
-  cpu->update({rule, expected});
-  gpu().update({rule, found});
-  CHECK(numbers_of<T>(gpu(), found.x_out) == numbers_of<T>(*cpu, expected.x_out));
-  CHECK(numbers_of<T>(gpu(), found.states[0]) == numbers_of<T>(*cpu, expected.states[0]));
+  const UpdateCase how{.n = 4096 + 64, .steps = 3};
+  UpdateSide<T> expected = bucket_side<T>(*cpu, how, 1), found = bucket_side<T>(gpu(), how, 1);
+  compare_steps(rule, how, expected, found);
+}
+
+UpdateArgs args_on_gpu(const OptimizerRule& rule) {
+  return bucket_side<float>(gpu(), {.n = 4096}, rule.facts().states.size()).args;
 }
 
 std::string error_of(const std::function<void()>& body) {
@@ -92,8 +64,7 @@ TEST_CASE(
   const auto adamw = test::make_rule("adamw", nlohmann::json::object());
   for (const OptimizerRule* each :
        {static_cast<const OptimizerRule*>(&rule), static_cast<const OptimizerRule*>(adamw.get())}) {
-    UpdateArgs args = make_args<float>(gpu(), 4096);
-    if (each != &rule) args.states.push_back(Tensor(gpu(), args.x.shape(), DType::kFloat32));
+    const UpdateArgs args = args_on_gpu(*each);
     const StreamScope scope(gpu(), StreamKind::kUpdate);
     const auto calls = cuda::shim::recorded([&] { gpu().update({*each, args}); });
     REQUIRE(calls.size() == 1);
@@ -106,11 +77,10 @@ TEST_CASE("cuda/plug-in rule: without kernels for it the optimizer and the remed
   const RuleKernel<Unknown> rule(Unknown{});
   CHECK(!runs_on_gpu(rule));
   const std::string named = error_of([&] { require_gpu_update(rule, "mine"); });
-  CHECK(named.find("the optimizer 'mine' has no GPU kernels") != std::string::npos);
-  CHECK(named.find("STARLING_CUDA_RULE") != std::string::npos);
-  const UpdateArgs args = make_args<float>(gpu(), 64);
-  const std::string typed = error_of([&] { gpu().update({rule, args}); });
-  CHECK(typed.find("shim_plugin_rule::Unknown") != std::string::npos);
+  CHECK(contains(named, "the optimizer 'mine' has no GPU kernels"));
+  CHECK(contains(named, "STARLING_CUDA_RULE"));
+  const UpdateArgs args = args_on_gpu(rule);
+  CHECK(contains(error_of([&] { gpu().update({rule, args}); }), "shim_plugin_rule::Unknown"));
   for (const nlohmann::json& config : test::every_rule())
     CHECK(runs_on_gpu(*test::make_rule(config)));
 }
