@@ -7,7 +7,6 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -16,7 +15,6 @@
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/optimizer.h"
-#include "tests/cuda/graph_work.h"
 #include "tests/cuda/update_side.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
@@ -31,11 +29,8 @@ using shim::Call;
 using shim::CallKind;
 using test::make_rule;
 using tests::bucket_side;
-using tests::GraphWork;
-using tests::put;
 using tests::UpdateCase;
 using tests::UpdateSide;
-using tests::values_of;
 
 std::string error_of(const std::function<void()>& body) {
   return test::error_of(ExitCode::kInternal, body);
@@ -47,19 +42,14 @@ std::vector<CallKind> kinds_of(const std::vector<Call>& calls) {
   return kinds;
 }
 
-struct Streams2 {
-  StreamHandle main = create_stream("main", false), side = create_stream("side", false);
-  EventHandle fork = create_event(), join = create_event();
-  ~Streams2() {
-    abandon_capture(main);
-    destroy_event(fork);
-    destroy_event(join);
-    destroy_stream(main);
-    destroy_stream(side);
-  }
-};
-
 CudaBackend own_backend() { return CudaBackend(0, false, false, true); }
+
+StepValues values_of(std::int64_t step) {
+  return {.lr = 0.01 / static_cast<double>(step),
+          .step = step,
+          .loss_scale = step % 2 == 0 ? 1024.0 : 256.0,
+          .dropout_counter = static_cast<std::uint64_t>(step) << 24};
+}
 
 template <class T>
 void set_step(UpdateSide<T>& side, const StepValues& values) {
@@ -109,70 +99,6 @@ void compare_rule(CudaBackend& backend, const nlohmann::json& config, int terms)
 }
 
 }  // namespace
-
-TEST_CASE("cuda/graph: a stream that was not joined is named, and works again") {
-  Streams2 s;
-  int number = 1;
-  for (const bool work_after_join : {false, true}) {
-    CAPTURE(work_after_join);
-    begin_capture(s.main);
-    record_event(s.fork, s.main);
-    stream_wait(s.side, s.fork);
-    if (work_after_join) {
-      record_event(s.join, s.side);
-      stream_wait(s.main, s.join);
-    }
-    set_async(&number, 0, sizeof(number), s.side);
-    const std::string text = error_of([&] { end_capture(s.main, false); });
-    CHECK(contains(text, "Unjoined"));
-    CHECK(contains(text, "stream side"));
-    CHECK(number == 1);
-  }
-  set_async(&number, 0, sizeof(number), s.side);
-  CHECK(number == 0);
-}
-
-TEST_CASE(
-    "cuda/graph: what a capture does not allow is refused, spoils it, and leaves streams usable") {
-  Streams2 s;
-  const EventHandle before = create_event();
-  record_event(before, s.side);
-  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
-      {"cudaEventSynchronize", [&] { host_wait(before); }},
-      {"cudaStreamSynchronize", [&] { host_wait_stream(s.side); }},
-      {"cudaEventQuery", [&] { (void)event_done(before); }},
-      {"cudaMalloc", [&] { device_allocate(512); }},
-      {"cudaHostAlloc", [&] { pinned_allocate(512); }},
-      {"cudaStreamWaitEvent", [&] { stream_wait(s.main, before); }},
-      {"cudaEventQuery",
-       [&] {
-         record_event(s.fork, s.main);
-         (void)event_done(s.fork);
-       }},
-  };
-  for (const auto& [name, call] : calls) {
-    CAPTURE(name);
-    int number = 1;
-    begin_capture(s.main);
-    set_async(&number, 0, sizeof(number), s.main);
-    CHECK(contains(error_of(call), name));
-    CHECK(contains(error_of([&] { end_capture(s.main, false); }), name));
-    CHECK(number == 1);
-    set_async(&number, 0, sizeof(number), s.main);
-    CHECK(number == 0);
-    host_wait(before);
-  }
-  begin_capture(s.main);
-  {
-    const RelaxedCapture relaxed;
-    device_free(device_allocate(512));
-  }
-  record_event(s.fork, s.main);
-  destroy_graph(end_capture(s.main, false));
-  // it marks nothing that was ever done
-  CHECK(contains(error_of([&] { host_wait(s.fork); }), "cudaErrorCapturedEvent"));
-  destroy_event(before);
-}
 
 TEST_CASE("cuda/graph: the pool keeps the memory of graphs apart while one lives") {
   Pool pool(0, "GPU", nullptr);
@@ -225,10 +151,11 @@ TEST_CASE("cuda/graph: the pool keeps the memory of graphs apart while one lives
 
 TEST_CASE("cuda/graph: what a launch asks of the runtime") {
   CudaBackend backend = own_backend();
-  GraphWork work(backend);
-  work.set_input(50);
+  const auto rule = make_rule("adamw", nlohmann::json::object());
+  UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->facts().states.size());
+  set_step(bucket, values_of(1));
   REQUIRE(backend.begin_capture(values_of(1)));
-  work.issue(values_of(1));
+  backend.update({*rule, bucket.args});
   shim::start_recording();
   const std::unique_ptr<DeviceGraph> graph = backend.end_capture();
   // or updates and exchanges would have the compute stream's
@@ -258,7 +185,7 @@ TEST_CASE(
 TEST_CASE(
     "cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
   CudaBackend backend = own_backend();
-  const auto rule = test::make_rule("accum_adamw", {{"accum_iter", 3}});
+  const auto rule = make_rule("accum_adamw", {{"accum_iter", 3}});
   UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->facts().states.size());
   const StepValues values = values_of(1);
   set_step(bucket, values);
@@ -281,7 +208,8 @@ TEST_CASE(
     "cuda/graph: the backend refuses in a capture what needs the device, and goes on after it was "
     "abandoned") {
   CudaBackend backend = own_backend();
-  const Tensor x = put(backend, std::vector<float>(64, 1.0f));
+  const Tensor x(backend, Shape{64}, DType::kFloat32);
+  backend.fill(x, 1.0);
   const Event before = backend.record();
   std::vector<float> host(64);
   REQUIRE(backend.begin_capture({}));
@@ -316,7 +244,8 @@ TEST_CASE(
 
 TEST_CASE("cuda/graph: events across a capture's ends") {
   CudaBackend backend = own_backend();
-  const Tensor x = put(backend, std::vector<float>(64, 1.0f));
+  const Tensor x(backend, Shape{64}, DType::kFloat32);
+  backend.fill(x, 1.0);
   const auto upload = [&](float number) {
     const StreamScope scope(backend, StreamKind::kUpload);
     backend.copy_from_host(std::vector<float>(64, number).data(), x);

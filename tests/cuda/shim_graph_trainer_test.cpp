@@ -116,21 +116,6 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cuda/graph_trainer: while steps are issued, and with cuda_graphs false, no graph is "
-    "launched") {
-  const cuda::RuntimeCounters before = cuda::runtime_counters();
-  Steps off(long_lines({{"cuda_graphs", false}}));
-  off.take(6);
-  CHECK(off.trainer->graphs().why_not() == "");
-  Steps on(long_lines(json::object()));
-  CHECK(on.trainer->graphs().warm_up_steps() == 3);
-  on.take(3);
-  CHECK(cuda::runtime_counters().graph_launches == before.graph_launches);
-  on.take(1);
-  CHECK(cuda::runtime_counters().graph_launches == before.graph_launches + 1);
-}
-
-TEST_CASE(
     "cuda/graph_trainer: the timeline has one span of the device for a replayed step, and those of "
     "buckets for issued ones") {
   Tracer tracer(0);

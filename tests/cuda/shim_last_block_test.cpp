@@ -1,8 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <functional>
 #include <set>
 #include <string>
@@ -11,8 +9,6 @@
 #include <vector>
 
 #include "core/forwarding_backend.h"
-#include "kernels/cuda/device/last_block.h"
-#include "kernels/cuda/runtime/launch.h"
 #include "tests/cuda/support.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/fakes/cuda/shim.h"
@@ -20,22 +16,6 @@
 
 // Kernels whose last block combines what all have left: whichever block is last, the bits are the
 // same, and the counters are 0 again.
-namespace starling::cuda {
-namespace {
-
-/// sums[0] = Σ partial, sums[1] = the block that was last. `short_by` makes a block combine before
-/// all have arrived.
-__global__ void sum_by_last(float* partial, unsigned* counter, float* sums, unsigned short_by) {
-  if (threadIdx.x == 0) partial[blockIdx.x] = 1.0f / static_cast<float>(blockIdx.x + 1);
-  if (!last_block(counter, gridDim.x - short_by) || threadIdx.x != 0) return;
-  sums[0] = 0.0f;
-  for (unsigned b = 0; b < gridDim.x; ++b) sums[0] += partial[b];
-  sums[1] = static_cast<float>(blockIdx.x);
-}
-
-}  // namespace
-}  // namespace starling::cuda
-
 namespace starling::tests {
 namespace {
 
@@ -85,40 +65,6 @@ bool all_zero(const unsigned* counters) {
 }
 
 }  // namespace
-
-TEST_CASE(
-    "cuda/last block: any block may be the last, the sum has the same bits, and the counter is 0 "
-    "again") {
-  const OrderBack back;
-  constexpr unsigned kBlocks = 5;
-  std::set<int> last;
-  unsigned counter = 0;
-  float sums[2] = {}, expected = 0.0f;
-  for (unsigned b = 0; b < kBlocks; ++b) expected += 1.0f / static_cast<float>(b + 1);
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    cuda::shim::set_order(seed == 0   ? Order::kForward
-                          : seed == 1 ? Order::kBackward
-                                      : Order::kShuffled,
-                          seed);
-    std::vector<float> partial(kBlocks, NAN);
-    cuda::launch(cuda::sum_by_last, {{kBlocks}, {64}, gpu().handle()}, partial.data(), &counter,
-                 sums, 0u);
-    CHECK(sums[0] == expected);
-    CHECK(counter == 0);
-    last.insert(static_cast<int>(sums[1]));
-  }
-  CHECK(last.size() == kBlocks);
-}
-
-TEST_CASE("cuda/last block: a block that combines before all have arrived shows") {
-  const OrderBack back;
-  unsigned counter = 0;
-  std::vector<float> partial(5, NAN);
-  float sums[2] = {};
-  cuda::launch(cuda::sum_by_last, {{5}, {64}, gpu().handle()}, partial.data(), &counter, sums, 1u);
-  CHECK(std::isnan(sums[0]));
-  CHECK(counter == 1);
-}
 
 TEST_CASE("cuda/last block: operations that combine have the same bits whichever block is last") {
   const OrderBack back;

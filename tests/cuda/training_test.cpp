@@ -44,26 +44,4 @@ TEST_CASE("cuda/training: four steps equal those of the CPU") {
   }
 }
 
-TEST_CASE(
-    "cuda/training: from the third step on nothing is allocated, and the host waits for the loss "
-    "of the step before at most") {
-  const TrainingSettings bf16{.compute = DType::kBFloat16},
-      fp16{.compute = DType::kFloat16, .in_backward = false, .check_overflow = true};
-  for (const TrainingSettings& settings : {TrainingSettings(), bf16, fp16, in_fp16({})}) {
-    CAPTURE(name_of(settings.compute));
-    const auto transport = make_single_transport();
-    TrainingJob job(gpu(), *transport, settings);
-    job.step();
-    job.step();
-    const cuda::RuntimeCounters before = cuda::runtime_counters();
-    for (int i = 0; i < 3; ++i) job.step();
-    const cuda::RuntimeCounters after = cuda::runtime_counters();
-    CHECK(after.device_allocations == before.device_allocations);
-    CHECK(after.host_waits - before.host_waits <= (on_gpu() ? 3 : 0));
-    CHECK(after.launches > before.launches);
-    job.finish();
-    for (const double number : job.numbers()) REQUIRE(std::isfinite(number));
-  }
-}
-
 }  // namespace starling::tests
