@@ -15,7 +15,6 @@
 #include "core/trace.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
-#include "plain_families.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/numbers_of_ranks.h"
@@ -131,16 +130,6 @@ TEST_CASE(
       }
     });
   }
-}
-
-TEST_CASE("comm/algorithm: custom rows and weighted groups mix as their matrix says") {
-  Job job;
-  job.dtype = DType::kFloat64;
-  job.start_apart = true;
-  job.topology = nlohmann::json::parse(R"({"type": "custom", "rounds": [
-    {"rows": [[[0, 0.5], [1, 0.25], [2, 0.25]], [[0, 0.25], [1, 0.75]], [[0, 0.25], [2, 0.5], [3, 0.25]], [[2, 0.25], [3, 0.75]]]},
-    [{"ranks": [1, 2, 3], "weight": 0.5}], [{"ranks": [0, 3], "weight": 0.8}]]})");
-  CHECK(test::largest_difference(run_fake(job, 4), run_plain_family(job, 4)) < 1e-12);
 }
 
 TEST_CASE(

@@ -107,21 +107,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("comm/direct: every topology follows the formulas") {
-  for (const int n : {2, 3, 6, 8}) {
-    for (const std::string& type : types_for(n)) {
-      Job job;
-      job.topology = {{"type", type}};
-      job.dtype = DType::kFloat64;
-      job.start_apart = true;
-      job.steps = 9;
-      CAPTURE(n);
-      CAPTURE(type);
-      CHECK(largest_difference(run_fake(job, n, direct()), test::run_plain_family(job, n)) < 1e-12);
-    }
-  }
-}
-
 TEST_CASE(
     "comm/direct: rounds over nodes follow the formulas by messages, directly and mixed, whatever "
     "the buckets") {

@@ -453,114 +453,6 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "comm/families: the mean of numbers that all ranks sent is the same over their senders and "
-    "over "
-    "all ranks") {
-  for (const int bits : {2, 4, 8}) {
-    const auto run = [&](const char* aggregate, double share) {
-      Job job = job_of(FamilyCase{{{"type", "diloco"},
-                                   {"period", 3},
-                                   {"share", share},
-                                   {"value_bits", bits},
-                                   {"aggregate", aggregate}},
-                                  "sparse"},
-                       {{"type", "complete"}}, kDecayed);
-      return run_fake(job, 4);
-    };
-    CHECK(run("senders", 1.0) == run("ranks", 1.0));
-    CHECK(run("senders", 0.25) != run("ranks", 0.25));
-  }
-}
-
-TEST_CASE(
-    "comm/families: with error_decay 1 the anchor and all residuals hold all that ranks have "
-    "moved") {
-  constexpr std::size_t kRanks = 3;
-  for (const char* exchange : {"sparse", "bf16", "int8", "int4"}) {
-    json keys{{"period", 1},
-              {"outer_lr", 1.0},
-              {"outer_momentum", 0.0},
-              {"error_feedback", true},
-              {"error_decay", 1.0}};
-    if (exchange == std::string("sparse")) keys["aggregate"] = "ranks";
-    Job job = job_of(FamilyCase{with_type("diloco", keys), exchange}, {}, kBare);
-    job.in_backward = false;
-    Numbers moved(kRanks), first(kRanks), last(kRanks), residual(kRanks);
-    job.after_step = [&](int rank, int step, const std::vector<Bucket>& buckets) {
-      const auto r = static_cast<std::size_t>(rank);
-      std::vector<double> steps, held;
-      residual[r].clear();
-      for (const Bucket& bucket : buckets) {
-        const auto gradients = test::numbers(bucket.gradients),
-                   anchor = test::numbers(bucket.sync[0].numbers),
-                   own = test::numbers(bucket.sync[2].numbers);
-        std::vector<double> of_chunk(anchor.size());  // only on the rank whose chunk it is
-        if (bucket.sync.size() > 3) of_chunk = test::numbers(bucket.sync[3].numbers);
-        for (std::size_t e = 0; e < anchor.size(); ++e) {
-          steps.push_back(job.lr * gradients[e]);
-          held.push_back(anchor[e] - own[e] - kRanks * of_chunk[e]);
-          residual[r].push_back(own[e]);
-        }
-      }
-      if (step == 0) {
-        first[r] = held;
-        moved[r].assign(held.size(), 0.0);
-        return;
-      }
-      for (std::size_t e = 0; e < steps.size(); ++e) moved[r][e] += steps[e];
-      last[r] = held;
-    };
-    run_fake(job, kRanks);
-    CAPTURE(exchange);
-    std::vector<double> expected = mean_of(first);
-    for (std::size_t e = 0; e < expected.size(); ++e) expected[e] -= mean_of(moved)[e];
-    CHECK(largest_difference({mean_of(last)}, {expected}) < 1e-6);
-    CHECK(largest_difference(residual, Numbers(kRanks, std::vector<double>(expected.size()))) >
-          1e-4);
-  }
-}
-
-TEST_CASE(
-    "comm/families: gossip_diloco in outer steps of length 1 is gossip with every code, its mean "
-    "diloco's, and on one rank it is diloco to the bit") {
-  const json once{{"period", 1}, {"outer_lr", 1.0}, {"outer_momentum", 0.0}};
-  const auto job_on = [](const char* graph, const json& algorithm, const char* exchange) {
-    Job job = job_of(FamilyCase{algorithm, exchange}, {{"type", graph}}, kBare);
-    job.start_apart = false;
-    job.lr = 0.05;
-    return job;
-  };
-  for (const char* exchange : {"fp32", "bf16", "int8", "int4"}) {
-    for (const char* graph : {"static-ring", "base-2", "complete"}) {
-      CAPTURE(std::string(exchange));
-      CAPTURE(std::string(graph));
-      const auto run = [&](const char* type, json keys, int ranks) {
-        return run_fake(job_on(graph, with_type(type, std::move(keys)), exchange), ranks);
-      };
-      for (const bool mixes : {false, true}) {
-        const json keys{{"period", 3}, {"mix_differences", mixes}};
-        const Numbers each = run("gossip_diloco", keys, 5);
-        const Numbers all =
-            run_fake(job_on(graph, with_type("diloco", {{"period", 3}}), "fp32"), 5);
-        CHECK(largest_difference({mean_of(each)}, {mean_of(all)}) < 1e-11);
-        if (graph != std::string("complete")) CHECK(largest_difference(each, all) > 1e-5);
-      }
-      CHECK(run("gossip_diloco", {{"period", 3}}, 1) == run("diloco", {{"period", 3}}, 1));
-      if (exchange == std::string("fp32")) continue;  // among the special cases
-      for (const bool feedback : {false, true}) {
-        const json code{{"error_feedback", feedback}, {"consensus_step", 0.7}};
-        json keys = once;
-        keys.update(code);
-        const Numbers expected = run("gossip", code, 5);
-        CHECK(largest_difference(run("gossip_diloco", keys, 5), expected) < 1e-6);
-        keys["error_feedback"] = !feedback;
-        CHECK(largest_difference(run("gossip_diloco", keys, 5), expected) > 1e-5);
-      }
-    }
-  }
-}
-
-TEST_CASE(
     "comm/families: trackings and exact diffusion find the optimum of losses with unequal "
     "curvatures, gossip does not") {
   const int n = 4;
@@ -707,30 +599,23 @@ TEST_CASE(
                        "missing: rank"));
 }
 
-TEST_CASE("comm/families: local SGD with the gradients of a node") {
-  const json by_nodes =
-      with_type("local_sgd", {{"period", 4}, {"gradients", "node"}, {"ranks_per_node", 4}});
-  Job job = job_of(by_nodes, {{"type", "complete"}}, kDecayed);
-  job.lr = 0.05;
-  job.start_apart = false;
-  const Numbers one_node = run_fake(job, 4);
-  job.algorithm = "allreduce";
-  CHECK(largest_difference(one_node, run_fake(job, 4)) < 1e-13);
-  // Two nodes of two: a node's ranks stay equal, and each node is a rank of a run of two, whose
-  // gradients are the means of its own two.
-  job.algorithm = by_nodes;
-  job.algorithm["ranks_per_node"] = 2;
-  job.steps = 7;
-  for (const bool in_backward : {true, false}) {
-    job.in_backward = in_backward;
-    const Numbers nodes = run_fake(job, 4);
-    CHECK(nodes[0] == nodes[1]);
-    CHECK(nodes[2] == nodes[3]);
-    CHECK(largest_difference({nodes[0]}, {nodes[2]}) > 1e-3);
+TEST_CASE("comm/families: local SGD with the gradients of a node follows its formulas") {
+  for (const int per_node : {2, 4}) {
+    Job job = job_of(
+        with_type(
+            "local_sgd",
+            {{"period", 4}, {"start", 2}, {"gradients", "node"}, {"ranks_per_node", per_node}}),
+        {{"type", "complete"}}, kDecayed);
+    job.start_apart = false;
+    for (const bool in_backward : {true, false}) {
+      CAPTURE(text_of(job, 4));
+      CAPTURE(in_backward);
+      job.in_backward = in_backward;
+      job.clip.norm = in_backward ? 0.0 : 4.0;
+      const Numbers nodes = run_fake(job, 4);
+      CHECK(largest_difference(nodes, run_plain_family(job, 4)) < 1e-11);
+      CHECK(nodes[0] == nodes[1]);  // a node's ranks stay equal
+      CHECK((nodes[0] == nodes[3]) == (per_node == 4));
+    }
   }
-  job.steps = 8;
-  const Numbers met = run_fake(job, 4);
-  CHECK(largest_difference({met[0]}, {met[3]}) < 1e-14);
-  job.algorithm = "allreduce";
-  CHECK(largest_difference(met, run_fake(job, 4)) < 0.2);
 }

@@ -135,17 +135,6 @@ TEST_CASE("comm/zeromq: ranks with a secret of their own take part, one with ano
   CHECK(contains(text, "does not accept this rank's secret"));
 }
 
-TEST_CASE("comm/zeromq: a rank of another config is refused by name") {
-  const auto of = [](const char* config) {
-    return ZeroMqSettings{.identity = {{"config", config}, {"version", "1"}}};
-  };
-  const std::string text = error_text(ExitCode::kUsage, [&] {
-    run_zeromq(2, 20.0, {of("abc"), of("def")}, [](Transport&, Backend&) {});
-  });
-  CHECK(contains(text, "refuses it: "));
-  CHECK(contains(text, "this job's is "));
-}
-
 TEST_CASE("comm/zeromq: a port that is taken, and an interface that is not there, are named") {
   const auto refused = [](const ZeroMqSettings& settings) {
     return error_text(ExitCode::kUsage,
