@@ -30,7 +30,6 @@ namespace starling::tests {
 struct PeerJobSettings {
   nlohmann::json topology = {{"type", "ring"}};
   int steps = 9;
-  double lr = 0.1;
   /// Steps are captured and replayed, once a period and one more have been done
   bool graphs = false;
   bool start_at_begin = false;  ///< as with graphs
@@ -87,7 +86,7 @@ class PeerJob {
     finish();
   }
   void step() {
-    const StepInfo info{t_, t_ + 1, 1.0, settings_.lr / static_cast<double>(t_ + 1)};
+    const StepInfo info{t_, t_ + 1, 1.0, 0.1 / static_cast<double>(t_ + 1)};
     if (settings_.graphs && transport_.size() > 1) {
       by_graph(info);
     } else {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -67,7 +66,6 @@ RankNumbers without_peers(int ranks, const PeerJobSettings& settings, bool direc
 }
 
 using test::contains;
-using test::mean_of;
 using test::soon;
 using test::types_for;
 using test::wait_for;
@@ -87,8 +85,9 @@ std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) 
 }  // namespace
 
 TEST_CASE(
-    "cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory, of the CPU's "
-    "direct transport, and keeps the mean") {
+    "cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory, and of the "
+    "CPU's "
+    "direct transport") {
   std::size_t ran = 0;
   for (int ranks = 1; ranks <= 5; ++ranks) {
     for (const std::string& type : types_for(ranks)) {
@@ -101,14 +100,6 @@ TEST_CASE(
       if (++ran % 3 != 0) continue;
       settings.start_at_begin = true;
       CHECK(by_peers(ranks, settings) == found);
-      settings.lr = 0.0;
-      const std::vector<double> end = mean_of(by_peers(ranks, settings));
-      settings.steps = 0;
-      const std::vector<double> start = mean_of(by_peers(ranks, settings));
-      double largest = 0.0;
-      for (std::size_t e = 0; e < end.size(); ++e)
-        largest = std::max(largest, std::abs(end[e] - start[e]));
-      CHECK(largest < 1e-5);
     }
   }
   CHECK(ran >= 30);
