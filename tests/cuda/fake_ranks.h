@@ -1,14 +1,10 @@
 #pragma once
 
-#include <cstddef>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "apps/training/config/plugins.h"
 #include "apps/training/training_run.h"
@@ -32,32 +28,17 @@ inline std::unique_ptr<Transport> by_host(std::unique_ptr<Transport> end, Backen
   return end->size() > 1 ? make_staged_transport(std::move(end)) : std::move(end);
 }
 
-/// Runs the body on a thread for each rank, and throws what one of them threw.
+/// Runs the body on a thread for each rank, and throws what one of them threw first.
 inline void run_ranks(int ranks, const TransportMaker& make,
                       const std::function<void(int, Backend&, Transport&)>& body) {
   register_builtins();  // before there are threads
-  FakeWorldOptions options;
-  options.timeout_seconds = 20.0;
-  FakeWorld world(ranks, options);
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        cuda::CudaBackend gpu(0, false, false, true);
-        cuda::shim::NotingBackend backend(gpu);
-        const std::unique_ptr<Transport> transport = make(world.transport(rank), backend);
-        body(rank, backend, *transport);
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-        world.stop(rank);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  FakeWorld world(ranks, {.timeout_seconds = 20.0});
+  world.run([&](Transport& end) {
+    cuda::CudaBackend gpu(0, false, false, true);
+    cuda::shim::NotingBackend backend(gpu);
+    const std::unique_ptr<Transport> transport = make(world.transport(end.rank()), backend);
+    body(end.rank(), backend, *transport);
+  });
 }
 
 /// A rank's part of a run with the trainer: `train` does it all.

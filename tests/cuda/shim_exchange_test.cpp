@@ -16,7 +16,6 @@
 #include "comm/transports/staged.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "tests/cuda/call_order.h"
 #include "tests/cuda/held_device.h"
 #include "tests/cuda/support.h"
 #include "tests/cuda/training_job.h"
@@ -32,6 +31,34 @@ namespace {
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
+
+/// Whether call `later`, on its stream, runs after call `earlier`, on its own, by the waits between
+/// them alone.
+bool ordered(const std::vector<Call>& calls, std::size_t earlier, std::size_t later) {
+  if (earlier >= later) return false;
+  if (calls[earlier].stream == calls[later].stream) return true;
+  for (std::size_t wait = earlier + 1; wait < later; ++wait) {
+    if (calls[wait].kind != CallKind::kWait || calls[wait].stream != calls[later].stream) continue;
+    for (std::size_t record = earlier + 1; record < wait; ++record) {
+      const Call& call = calls[record];
+      if (call.kind == CallKind::kRecord && call.stream == calls[earlier].stream &&
+          call.event == calls[wait].event && call.recording == calls[wait].recording) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Places in the record of the calls of which is(call) holds.
+template <class Is>
+std::vector<std::size_t> places(const std::vector<Call>& calls, const Is& is) {
+  std::vector<std::size_t> result;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (is(calls[i])) result.push_back(i);
+  }
+  return result;
+}
 
 /// What the transport of host memory was told, and where the host's buffers lie.
 struct Started {
