@@ -12,7 +12,7 @@ cd "$root" || exit 1
 
 parts=(semantics programs sanitizers fuzz tidy shim site packages mpi arm64)
 declare -A what=(
-  [semantics]="every algorithm on 2, 3, 4 and 8 ranks against plain formulas, all runs whose bits must not differ, the exchanges of 2 and 4 ranks"
+  [semantics]="every algorithm under mpirun against plain formulas, all runs whose bits must not differ, the exchanges of 2 and 4 ranks"
   [programs]="whole programs: kill and corrupt matrices, 300 random runs, link faults, emulated hosts, algorithms resumed, packing, the GPU check on a GPU that the CPU plays"
   [sanitizers]="all unit tests with the address sanitizer; communication and the trainer with the thread sanitizer"
   [fuzz]="every reader of input, 5 minutes each, with the address sanitizer"
