@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/open_backend.h"
@@ -25,33 +26,16 @@ struct Workspaces final : cuda::WorkspaceSource {
   int taken = 0;
 };
 
-double number(const Tensor& x, std::int64_t i) {
-  const auto k = static_cast<std::size_t>(i);
-  switch (x.dtype()) {
-    case DType::kFloat32: return x.span<float>()[k];
-    case DType::kFloat64: return x.span<double>()[k];
-    case DType::kBFloat16: return static_cast<double>(static_cast<float>(x.span<BFloat16>()[k]));
-    default: return static_cast<double>(static_cast<float>(x.span<Float16>()[k]));
-  }
-}
-void set(const Tensor& x, std::int64_t i, double value) {
-  const auto k = static_cast<std::size_t>(i);
-  switch (x.dtype()) {
-    case DType::kFloat32: x.span<float>()[k] = static_cast<float>(value); break;
-    case DType::kFloat64: x.span<double>()[k] = value; break;
-    case DType::kBFloat16: x.span<BFloat16>()[k] = BFloat16(static_cast<float>(value)); break;
-    default: x.span<Float16>()[k] = Float16(static_cast<float>(value)); break;
-  }
-}
-
 /// Small integers, exact in every type and in every order of summing. `offset`: elements that it
 /// starts off an aligned address.
 Tensor matrix(Backend& backend, std::int64_t rows, std::int64_t columns, DType dtype, int salt,
               std::int64_t offset = 0) {
-  const Tensor whole(backend, Shape{rows * columns + offset}, dtype);
-  const Tensor x = whole.slice(offset, Shape{rows, columns});
-  for (std::int64_t i = 0; i < x.elements(); ++i)
-    set(x, i, static_cast<double>((i * 7 + i / 5 + salt) % 5 - 2));
+  const Tensor whole(backend, Shape{rows * columns + offset}, dtype),
+      numbers(backend, Shape{rows, columns}, DType::kFloat64);
+  for (std::int64_t i = 0; i < numbers.elements(); ++i)
+    numbers.data<double>()[i] = static_cast<double>((i * 7 + i / 5 + salt) % 5 - 2);
+  const Tensor x = whole.slice(offset, numbers.shape());
+  backend.cast({numbers, x});
   return x;
 }
 
@@ -59,6 +43,15 @@ struct Fixture {
   std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   Workspaces workspaces{*cpu};
   std::unique_ptr<cuda::Blas> blas = cuda::open_blas({}, workspaces);
+
+  /// The same numbers in fp64.
+  Tensor wide(const Tensor& x) const {
+    if (!x) return {};
+    const Tensor numbers(*cpu, x.shape(), DType::kFloat64);
+    cpu->cast({x, numbers});
+    return numbers;
+  }
+  View wide(const View& x) const { return x.of(wide(x.tensor())); }
 
   /// The product by cuBLASLt's rules, if it takes it.
   bool multiply(const Matmul& args) {
@@ -70,29 +63,31 @@ struct Fixture {
   /// The same against one summed here.
   bool check(const Matmul& args) {
     std::vector<double> expected;
-    const Shape& c = args.c.shape();
-    const std::int64_t m = c[c.rank() - 2], n = c.back(), k = args.a.shape().back();
-    const auto element = [](const View& x, std::int64_t matrix, std::int64_t i, std::int64_t j) {
+    const Shape& shape = args.c.shape();
+    const std::int64_t m = shape[shape.rank() - 2], n = shape.back(), k = args.a.shape().back();
+    const auto element = [](const View& x, std::int64_t batch, std::int64_t i, std::int64_t j) {
       const int rank = x.shape().rank();
       const std::int64_t next = rank > 2 && x.shape()[0] > 1 ? x.stride(0) : 0;
-      return number(x.tensor(),
-                    x.first() + matrix * next + i * x.stride(rank - 2) + j * x.stride(rank - 1));
+      return x.tensor().data<double>()[x.first() + batch * next + i * x.stride(rank - 2) +
+                                       j * x.stride(rank - 1)];
     };
-    for (std::int64_t row = 0; row < c.elements() / n; ++row) {
-      const std::int64_t matrix = row / m, i = row % m;
+    const View a = wide(args.a), b = wide(args.b), c = wide(args.c);
+    const Tensor bias = wide(args.bias);
+    for (std::int64_t row = 0; row < shape.elements() / n; ++row) {
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = args.accumulate ? element(args.c, matrix, i, j) : 0.0;
+        double sum = args.accumulate ? element(c, row / m, row % m, j) : 0.0;
         for (std::int64_t l = 0; l < k; ++l)
-          sum += element(args.a, matrix, i, l) * element(args.b, matrix, l, j);
-        if (args.bias) sum += number(args.bias, j);
+          sum += element(a, row / m, row % m, l) * element(b, row / m, l, j);
+        if (bias) sum += bias.data<double>()[j];
         if (args.relu && sum < 0.0) sum = 0.0;
         expected.push_back(sum);
       }
     }
     if (!multiply(args)) return false;
-    for (std::int64_t row = 0; row < c.elements() / n; ++row)
+    const View found = wide(args.c);
+    for (std::int64_t row = 0; row < shape.elements() / n; ++row)
       for (std::int64_t j = 0; j < n; ++j)
-        REQUIRE(element(args.c, row / m, row % m, j) ==
+        REQUIRE(element(found, row / m, row % m, j) ==
                 expected[static_cast<std::size_t>(row * n + j)]);
     return true;
   }
@@ -177,10 +172,11 @@ TEST_CASE(
         CHECK(f.check(args) == !drops);
         CHECK(fake_blas().probes == ++problems);
         CHECK(fake_blas().host_waits == problems);
-        set(args.a.tensor(), 7, NAN);  // in the second row
+        f.cpu->fill(args.a.tensor().slice(7, Shape{1}), NAN);  // in the second row
         CHECK(f.multiply(args) == !drops);
-        if (!drops) CHECK(std::isnan(number(args.c.tensor(), 3)));
-        if (!drops) CHECK(!std::isnan(number(args.c.tensor(), 0)));
+        const Tensor product = f.wide(args.c.tensor());
+        if (!drops) CHECK(std::isnan(product.data<double>()[3]));
+        if (!drops) CHECK(!std::isnan(product.data<double>()[0]));
         CHECK(fake_blas().probes == problems);
         CHECK(fake_blas().host_waits == problems);
       }

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -12,7 +11,7 @@
 #include "async_log.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
-#include "plain_optimizer.h"
+#include "plain_run.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
@@ -68,41 +67,27 @@ Run run_logged(const Job& job, int ranks, const FakeWorldOptions& options = {}) 
 /// own where the rank did so.
 Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
   const std::size_t n = logs.size();
-  std::vector<bool> decays;
-  std::vector<double> curvatures;
-  for (std::size_t p = 0; p < job_shapes().size(); ++p) {
-    const auto count = static_cast<std::size_t>(job_shapes()[p].elements());
-    decays.insert(decays.end(), count, job_shapes()[p].rank() >= 2);
-    curvatures.insert(curvatures.end(), count, curvature(p));
-  }
-  const std::size_t size = decays.size();
+  PlainRun run(job, static_cast<int>(n), nullptr);
+  run.begin({0, job.algorithm, job.topology}, job.steps, true);
   struct Rank {
-    std::vector<double> x;
-    std::vector<std::vector<double>> snapshots = {};
+    Vectors snapshots = {};
     std::size_t events = 0, added = 0;
     int step = 0;
   };
-  std::vector<Rank> ranks;
-  std::vector<PlainOptimizer> optimizers(n, PlainOptimizer(job.optimizer, decays));
-  for (std::size_t i = 0; i < n; ++i) {
-    ranks.push_back({std::vector<double>(size)});
-    for (std::size_t e = 0; e < size; ++e)
-      ranks[i].x[e] =
-          start_value(static_cast<int>(i), job.start_apart, static_cast<std::int64_t>(e));
-  }
+  std::vector<Rank> ranks(n);
   const auto event = [&](std::size_t i) {  // false: others' snapshots are missing
     Rank& rank = ranks[i];
     if (logs[i].events[rank.events].begins) {
-      rank.snapshots.push_back(rank.x);
+      rank.snapshots.push_back(run.x[i]);
     } else {
       const std::size_t k = rank.added;
       if (std::any_of(ranks.begin(), ranks.end(),
                       [&](const Rank& other) { return other.snapshots.size() <= k; }))
         return false;
-      for (std::size_t e = 0; e < size; ++e) {
+      for (std::size_t e = 0; e < run.size(); ++e) {
         double mean = 0.0;
         for (const Rank& other : ranks) mean += other.snapshots[k][e] / static_cast<double>(n);
-        rank.x[e] += mean - rank.snapshots[k][e];
+        run.x[i][e] += mean - rank.snapshots[k][e];
       }
       ++rank.added;
     }
@@ -110,17 +95,9 @@ Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
     return true;
   };
   const auto train = [&](std::size_t i) {
-    Rank& rank = ranks[i];
-    const std::array<int, 2> here{static_cast<int>(i), rank.step};
-    const bool skipped =
-        std::find(job.overflows.begin(), job.overflows.end(), here) != job.overflows.end();
-    std::vector<double> g(size);
-    for (std::size_t e = 0; e < size; ++e) {
-      g[e] = (1.0 + job.rank_curvature * static_cast<double>(i)) * curvatures[e] *
-             (rank.x[e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
-    }
-    if (!skipped) rank.x = optimizers[i].update(rank.x, g, job.lr);
-    ++rank.step;
+    const int t = ranks[i].step++;
+    if (!run.skips(i, t))
+      run.x[i] = run.optimizers[i].update(run.x[i], run.gradients(run.x, t)[i], job.lr);
   };
   bool moved = true;
   while (moved) {
@@ -140,12 +117,8 @@ Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
       }
     }
   }
-  Numbers x;
-  for (std::size_t i = 0; i < n; ++i) {
-    CHECK(ranks[i].events == logs[i].events.size());
-    x.push_back(ranks[i].x);
-  }
-  return x;
+  for (std::size_t i = 0; i < n; ++i) CHECK(ranks[i].events == logs[i].events.size());
+  return run.x;
 }
 
 void check_counts(const Run& run, int least) {

@@ -2,12 +2,45 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "plain_codecs.h"
 #include "plain_run.h"
 
+// Messages that are encoded, and what trains by them.
 namespace starling::test {
+
+/// How a message is encoded (algorithms.md, section 5).
+struct PlainCodec {
+  std::string type = "none";  ///< none, bf16, int8, int4 or minmax8
+  std::size_t block = 256;    ///< of all but bf16, in elements; 0: the whole message
+};
+
+/// Numbers that a receiver makes of a message, and its sender too: encoded and decoded in fp32.
+std::vector<float> decoded(const PlainCodec& codec, const std::vector<float>& message);
+/// Decodes fp64 numbers: rounded to fp32 on their way in, whatever the codec.
+std::vector<double> decoded(const PlainCodec& codec, const std::vector<double>& message);
+
+/// Every bucket of every rank's v, as a receiver decodes it.
+Vectors decoded(const PlainRun& run, const PlainCodec& codec, const Vectors& v);
+
+/// Exchanges of gossip and qgm, as `sync.exchange` has them travel (algorithms.md, section 5).
+class PlainExchange {
+ public:
+  PlainExchange(const PlainRun& run, const std::string& exchange);
+  /// The same without error feedback.
+  PlainExchange without_feedback() const;
+  /// [v]_k, whose matrix is `round`.
+  Vectors mixed(const PlainRun& run, const Vectors& v, const Round& round);
+
+ private:
+  bool exact_;
+  PlainCodec codec_;
+  bool feedback_;
+  double gamma_;
+  Vectors residual_;  // δ
+};
 
 /// The mean by bytegrad's way: by chunks, one for each rank, compressed on the way to it and back.
 class ChunkedMean {

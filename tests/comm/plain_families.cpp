@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "plain_compressed.h"
-#include "plain_exchange.h"
 #include "plain_run.h"
 
 namespace starling::test {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/cuda/libraries/cudnn_finish.h"
 #include "tests/cudnn/library.h"
@@ -22,51 +23,34 @@ namespace {
 float number(std::int64_t i, int seed) {
   return static_cast<float>((i * 2654435761LL + seed * 40503LL) / 7 % 17 - 8) / 8.0f;
 }
-void set(const Tensor& tensor, std::int64_t i, float value) {
-  switch (tensor.dtype()) {
-    case DType::kFloat32: tensor.data<float>()[i] = value; break;
-    case DType::kFloat64: tensor.data<double>()[i] = static_cast<double>(value); break;
-    case DType::kBFloat16: tensor.data<BFloat16>()[i] = BFloat16(value); break;
-    case DType::kFloat16: tensor.data<Float16>()[i] = Float16(value); break;
-    default: FAIL("no floating tensor");
-  }
-}
-double get(const Tensor& tensor, std::int64_t i) {
-  switch (tensor.dtype()) {
-    case DType::kFloat32: return static_cast<double>(tensor.data<float>()[i]);
-    case DType::kBFloat16:
-      return static_cast<double>(static_cast<float>(tensor.data<BFloat16>()[i]));
-    case DType::kFloat16: return static_cast<double>(static_cast<float>(tensor.data<Float16>()[i]));
-    default: FAIL("no floating tensor");
-  }
-  return 0.0;
-}
-Tensor filled(const Shape& shape, DType dtype, int seed) {
-  Tensor tensor(cpu(), shape, dtype);
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, number(i, seed));
+Tensor as(DType dtype, const Tensor& from) {
+  if (!from) return {};
+  Tensor tensor(cpu(), from.shape(), dtype);
+  cpu().cast({from, tensor});
   return tensor;
+}
+Tensor widened(const Tensor& from) { return as(DType::kFloat32, from); }
+Tensor filled(const Shape& shape, DType dtype, int seed) {
+  const Tensor tensor(cpu(), shape, DType::kFloat32);
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) tensor.data<float>()[i] = number(i, seed);
+  return as(dtype, tensor);
 }
 Tensor empty(const Shape& shape, DType dtype) {
   Tensor tensor(cpu(), shape, dtype);
-  for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, NAN);
-  return tensor;
-}
-Tensor widened(const Tensor& from) {
-  if (!from) return {};
-  Tensor tensor(cpu(), from.shape(), DType::kFloat32);
-  for (std::int64_t i = 0; i < tensor.elements(); ++i)
-    set(tensor, i, static_cast<float>(get(from, i)));
+  cpu().fill(tensor, NAN);
   return tensor;
 }
 /// The largest difference is at most `unit` of the largest number.
 void check_within(double unit, const Tensor& found, const Tensor& wanted, const std::string& what) {
   REQUIRE(found.shape() == wanted.shape());
+  const Tensor wide = widened(found), other = widened(wanted);
   double difference = 0.0, largest = 1e-6;
   bool finite = true;
   for (std::int64_t i = 0; i < found.elements(); ++i) {
-    finite = finite && std::isfinite(get(found, i));
-    difference = std::max(difference, std::abs(get(found, i) - get(wanted, i)));
-    largest = std::max(largest, std::abs(get(wanted, i)));
+    const double x = wide.data<float>()[i], y = other.data<float>()[i];
+    finite = finite && std::isfinite(x);
+    difference = std::max(difference, std::abs(x - y));
+    largest = std::max(largest, std::abs(y));
   }
   CHECK_MESSAGE(finite, what);
   CHECK_MESSAGE(difference <= unit * largest, what, ": ", difference, " of ", largest);
@@ -144,7 +128,7 @@ TEST_CASE("cudnn/library: attention puts every tensor where it belongs, masks an
                    lse(cpu(), {n, heads, places}, DType::kFloat32),
                    mask = filled({places, places}, dtype, 2);
       // Query 3 sees nothing.
-      for (std::int64_t j = 0; j < places; ++j) set(mask, 3 * places + j, -INFINITY);
+      cpu().fill(mask.slice(3 * places, {places}), -INFINITY);
       const auto part = [&](const Tensor& x, std::int64_t first, std::int64_t count) {
         return View(x).split(2, depth).slice(2, first, count).transposed(1, 2);
       };
@@ -165,7 +149,7 @@ TEST_CASE("cudnn/library: attention puts every tensor where it belongs, masks an
       wide.y = part(wide_y, 0, heads), wide.lse = wide_lse;
       cpu().attention_forward(wide);
       check_same(y, wide_y, "y");
-      CHECK(std::isinf(get(lse, 3)) == masked);
+      CHECK(std::isinf(lse.data<float>()[3]) == masked);
 
       AttentionBackward back, wide_back;
       const Tensor dy = filled(y.shape(), dtype, 3), d = empty(one.shape(), dtype),
@@ -252,9 +236,10 @@ TEST_CASE("cudnn/finish: tails and misaligned starts") {
         const Tensor from = filled({n + shift}, dtype, 1).slice(shift, {n}),
                      to = filled({n + other}, DType::kFloat32, 2).slice(other, {n});
         cuda::take_gradient(from, to, true, nullptr);
+        const Tensor added = widened(from);
         bool same = true;
         for (std::int64_t i = 0; i < n; ++i)
-          same = same && get(to, i) == get(from, i) + static_cast<double>(number(i + other, 2));
+          same = same && to.data<float>()[i] == added.data<float>()[i] + number(i + other, 2);
         CHECK(same);
       }
     }
