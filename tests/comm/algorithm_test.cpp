@@ -11,12 +11,11 @@
 
 #include "comm/algorithms/nodes.h"
 #include "comm/transports/forwarding.h"
-#include "core/config.h"
 #include "core/trace.h"
 #include "kernels/open_backend.h"
-#include "kernels/optimizer.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/kernels/optimizer_reference.h"
 #include "tests/support/numbers_of_ranks.h"
 
 using namespace starling;
@@ -189,13 +188,10 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto transport = make_single_transport();
   register_builtin_algorithms();
-  register_builtin_optimizers();
   test::TinyModel model({Shape{4}});
   const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1);
   std::vector<Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 0, false);
-  const nlohmann::json config = nlohmann::json::object();
-  ConfigSection section(config, "test");
-  const auto rule = optimizers().make("sgd", "type", section);
+  const auto rule = test::make_rule("sgd", nlohmann::json::object());
   const auto mixer = transport->make_mixer(*backend);
   const auto gossip = make_algorithm(algorithm_of("gossip"), {.backend = *backend,
                                                               .transport = *transport,
@@ -212,14 +208,11 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
 TEST_CASE(
     "comm/algorithm: hosts of unlike numbers of ranks have no number to a node, and all ranks say "
     "so") {
-  register_builtin_optimizers();
   FakeWorld world(3, {.ranks_per_host = 2});
   world.run([](Transport& transport) {
     const auto backend = open_backend(DeviceType::kCpu, 1);
     const auto mixer = transport.make_mixer(*backend);
-    const nlohmann::json config = nlohmann::json::object();
-    ConfigSection section(config, "test");
-    const auto rule = optimizers().make("sgd", "type", section);
+    const auto rule = test::make_rule("sgd", nlohmann::json::object());
     std::vector<Bucket> buckets;
     const std::string text = test::error_text([&] {
       ranks_per_node({.backend = *backend,

@@ -9,9 +9,18 @@
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/kernels/optimizer_reference.h"
 
 using namespace starling;
 using test::TinyModel;
+
+namespace {
+
+std::unique_ptr<OptimizerRule> rule_of(const char* type) {
+  return test::make_rule(type, nlohmann::json::object());
+}
+
+}  // namespace
 
 TEST_CASE(
     "comm/bucket: parameters take multiples of 32 elements, and a bucket closes when it reaches "
@@ -74,10 +83,7 @@ TEST_CASE("comm/bucket: values and gradients are zeroed views, decay marks weigh
   const std::vector<Bucket> all = make_buckets(plan, *backend, DType::kFloat64, 0, true);
   for (const std::uint8_t mark : all[0].decay.span<std::uint8_t>()) CHECK(mark == 1);
 
-  register_builtin_optimizers();
-  ConfigSection adamw(nlohmann::json::object(), "test");
-  std::vector<Bucket> passing = make_buckets(plan, *backend, DType::kFloat32,
-                                             *optimizers().make("adamw", "optimizer.type", adamw),
+  std::vector<Bucket> passing = make_buckets(plan, *backend, DType::kFloat32, *rule_of("adamw"),
                                              false, DType::kFloat32, GradientMemory::kPassing);
   CHECK_FALSE(passing[0].gradients);
   // Whatever was in the memory, the padding is zero.
@@ -92,15 +98,11 @@ TEST_CASE("comm/bucket: values and gradients are zeroed views, decay marks weigh
 }
 
 TEST_CASE("comm/bucket: states are as long as the rule says, and groups have their parts of them") {
-  register_builtin_optimizers();
   const auto backend = open_backend(DeviceType::kCpu, 1);
   TinyModel model({Shape{3, 2, 5, 11}, Shape{5}, Shape{1, 64}});  // in buckets the other way round
   const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1e9);
-  ConfigSection adafactor(nlohmann::json::object(), "test"),
-      adamw(nlohmann::json::object(), "test");
   std::vector<Bucket> buckets =
-      make_buckets(plan, *backend, DType::kFloat32,
-                   *optimizers().make("adafactor", "optimizer.type", adafactor), false);
+      make_buckets(plan, *backend, DType::kFloat32, *rule_of("adafactor"), false);
   REQUIRE(buckets.size() == 1);
   Bucket& bucket = buckets[0];
   REQUIRE(bucket.states.size() == 1);
@@ -128,8 +130,8 @@ TEST_CASE("comm/bucket: states are as long as the rule says, and groups have the
   CHECK(layers[0].columns == 110);
   CHECK(layers[0].padding == 22);
 
-  const std::vector<Bucket> plain = make_buckets(
-      plan, *backend, DType::kFloat32, *optimizers().make("adamw", "optimizer.type", adamw), false);
+  const std::vector<Bucket> plain =
+      make_buckets(plan, *backend, DType::kFloat32, *rule_of("adamw"), false);
   CHECK(plain[0].states.size() == 2);
   CHECK(plain[0].states[0].elements() == plain[0].parameters.elements());
   CHECK(plain[0].state_extents[2].first == plain[0].layout->slots[2].offset);

@@ -5,18 +5,15 @@
 #include <cmath>
 
 #include "core/config.h"
-#include "kernels/optimizer.h"
 #include "support.h"
+#include "tests/kernels/optimizer_reference.h"
 
 using namespace starling;
 
 namespace {
 
 std::unique_ptr<OptimizerRule> sgd(double momentum) {
-  register_builtin_optimizers();
-  const nlohmann::json config{{"momentum", momentum}};
-  ConfigSection section(config, "test");
-  return optimizers().make("sgd", "optimizer.type", section);
+  return test::make_rule("sgd", {{"momentum", momentum}});
 }
 
 double growth(const nlohmann::json& algorithm, const nlohmann::json& topology, int ranks,

@@ -14,6 +14,7 @@
 #include "comm/planner/network_model.h"
 #include "comm/planner/predict.h"
 #include "tests/comm/planner_networks.h"
+#include "tests/kernels/optimizer_reference.h"
 #include "topology/mixing.h"
 
 namespace starling::tests {
@@ -251,9 +252,7 @@ TEST_CASE("planner/advice: what a busy machine cannot tell apart leaves the defa
 
 TEST_CASE("planner/advice: no algorithm stands on a topology where it would be refused") {
   // Exact diffusion grows over base-2 on 7 and 9 ranks, which would be the quickest there.
-  const nlohmann::json momentum{{"momentum", 0.9}};
-  ConfigSection section(momentum, "test");
-  const std::unique_ptr<OptimizerRule> sgd = optimizers().make("sgd", "optimizer.type", section);
+  const std::unique_ptr<OptimizerRule> sgd = test::make_rule("sgd", {{"momentum", 0.9}});
   for (const int ranks : {7, 9}) {
     const Advice advice = advise(hosts(ranks, 0.1), even_step(11.2e6, 0.6), {25}, nullptr, true);
     int looked_at = 0;
@@ -295,23 +294,15 @@ TEST_CASE(
   // One bucket is complete when the backward pass ends: all of it is waited for.
   CHECK(predict_encoded_mean(network, step, 1e9, 0.25).exposed ==
         doctest::Approx(0.25 * flat.between_hosts / 1e9).epsilon(0.01));
-  register_builtin_topologies();
-  const nlohmann::json ring{{"type", "ring"}};
-  ConfigSection section(ring, "test");
-  section.required_text("type", "");
-  const auto topology = topologies().make("ring", "type", section, {8, 4});
-  const std::vector<RoundCost> costs = costs_of(*topology, network);
+  const std::vector<RoundCost> costs = costs_of(*make("ring", 8, 4), network);
   const Prediction one = predict_gossip(costs, network, step, 1e6),
                    two = predict_gossip(costs, network, step, 1e6, true, 1, 2);
   CHECK(two.sent == doctest::Approx(2.0 * one.sent));
   // What nobody adds up on the way goes to each of the 7 others, whatever the nodes.
   for (const char* name : {"complete", "hierarchical"}) {
-    const nlohmann::json config{{"type", name}};
-    ConfigSection of(config, "test");
-    of.required_text("type", "");
-    const auto nodes_of = topologies().make(name, "type", of, {8, 4});
-    CHECK(costs_of(*nodes_of, network, true)[0].sent_per_byte == 7.0);
-    CHECK(costs_of(*nodes_of, network)[0].sent_per_byte < 2.0);
+    const auto over_nodes = make(name, 8, 4);
+    CHECK(costs_of(*over_nodes, network, true)[0].sent_per_byte == 7.0);
+    CHECK(costs_of(*over_nodes, network)[0].sent_per_byte < 2.0);
   }
   CHECK(two.step > one.step);
 }

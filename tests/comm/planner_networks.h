@@ -1,22 +1,10 @@
 #pragma once
 
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-
 #include "comm/planner/network_model.h"
 #include "comm/planner/predict.h"
-#include "core/config.h"
-#include "topology/topology.h"
+#include "tests/topology/support.h"
 
 namespace starling::tests {
-
-inline std::unique_ptr<Topology> make(const std::string& type, int ranks, int per_host = 1) {
-  register_builtin_topologies();
-  const nlohmann::json config = {{"type", type}};
-  ConfigSection section(config, "test");
-  return make_topology(section, {ranks, per_host});
-}
 
 /// n hosts of one rank, `gigabits` links without latency, an update that costs nothing.
 inline NetworkModel hosts(int n, double gigabits) {

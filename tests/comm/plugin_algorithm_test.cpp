@@ -7,6 +7,7 @@
 #include "kernels/open_backend.h"
 #include "plain_families.h"
 #include "support.h"
+#include "tests/kernels/optimizer_reference.h"
 #include "tests/support/numbers_of_ranks.h"
 
 // An algorithm with settings and states of its own, as a plug-in makes it.
@@ -84,10 +85,7 @@ TEST_CASE(
   plan.states = {{"one"}, {"two", 2, DType::kFloat64}};
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto transport = make_single_transport();
-  register_builtin_optimizers();
-  const nlohmann::json config = nlohmann::json::object();
-  ConfigSection section(config, "test");
-  const auto rule = optimizers().make("sgd", "type", section);
+  const auto rule = test::make_rule("sgd", nlohmann::json::object());
   test::TinyModel model({Shape{4}, Shape{40}});
   const BucketPlan layout = plan_buckets(model.order, {}, DType::kFloat32, 1);
   std::vector<Bucket> buckets = make_buckets(layout, *backend, DType::kFloat32, 0, false);

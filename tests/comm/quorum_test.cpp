@@ -20,6 +20,7 @@
 #include "plain_compressed.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/numbers_of_ranks.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/soon.h"
 
@@ -498,16 +499,6 @@ std::vector<std::vector<double>> replay_quorum(const Job& job, const QuorumRun& 
   }
 }
 
-double farthest_of_ranks(const std::vector<std::vector<double>>& a,
-                         const std::vector<std::vector<double>>& b) {
-  double most = 0.0;
-  for (std::size_t r = 0; r < a.size(); ++r) {
-    for (std::size_t e = 0; e < a[r].size(); ++e)
-      most = std::max(most, std::abs(a[r][e] - b[r][e]));
-  }
-  return most;
-}
-
 json with_quorum(int q, const json& more = {}) {
   json algorithm{{"type", "diloco"}, {"period", 6}, {"quorum", q}};
   if (!more.is_null()) algorithm.update(more);
@@ -528,7 +519,7 @@ TEST_CASE("comm/quorum: with all ranks in every outer step the run is DiLoCo's")
       check_agreed(run);
       Job plain = job;
       for (const char* key : {"quorum", "late"}) plain.algorithm.erase(key);
-      CHECK(farthest_of_ranks(run.x, run_fake(plain, n)) < 1e-12);
+      CHECK(largest_difference(run.x, run_fake(plain, n)) < 1e-12);
       job.in_backward = false;
       job.finish_every = 5;
       job.resume_after = 15;
@@ -552,11 +543,11 @@ TEST_CASE("comm/quorum: ranks that come late, whenever they do, follow the formu
     });
     check_agreed(run);
     // What a code makes of equal numbers may be a rounding to fp32 apart.
-    CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) <
+    CHECK(largest_difference(run.x, replay_quorum(job, run, carry)) <
           (job.exchange == "fp32" ? 1e-11 : 1e-6));
     late += run.left_out();
     early += run.ended_early(6);
-    differ += farthest_of_ranks(run.x, replay_quorum(job, run, !carry)) > 1e-4 ? 1 : 0;
+    differ += largest_difference(run.x, replay_quorum(job, run, !carry)) > 1e-4 ? 1 : 0;
   };
   int turn = 0;
   for (const bool carry : {false, true}) {
@@ -616,7 +607,7 @@ TEST_CASE(
       CHECK(run.left_out() >= 3);
       CHECK(trained <= 48 - 20);
       if (fragments > 1) continue;
-      CHECK(farthest_of_ranks(run.x, replay_quorum(job, run, carry)) < 1e-11);
+      CHECK(largest_difference(run.x, replay_quorum(job, run, carry)) < 1e-11);
       CHECK(run.x[1] == run.x[0]);  // the last outer step is the run's end
       CHECK(run.x[2] == run.x[0]);
     }
@@ -644,13 +635,13 @@ TEST_CASE("comm/quorum: sparse differences of all ranks are diloco's; bits of a 
     Job other = job;
     if (job.exchange == "sparse") {
       for (const char* key : {"quorum", "late"}) other.algorithm.erase(key);
-      CHECK(farthest_of_ranks(run.x, run_fake(other, 3)) < 1e-6);
+      CHECK(largest_difference(run.x, run_fake(other, 3)) < 1e-6);
       other = job;
     }
     other.resume_after = 15;
     CHECK(run_quorum(other, 3).x == run.x);
     other.algorithm["error_feedback"] = false;
-    CHECK(farthest_of_ranks(run_quorum(other, 3).x, run.x) > 1e-4);
+    CHECK(largest_difference(run_quorum(other, 3).x, run.x) > 1e-4);
   }
 }
 
@@ -667,9 +658,9 @@ TEST_CASE(
     sparse.algorithm.update({{"share", 1.0}, {"value_bits", bits}, {"block", 65536}});
     CAPTURE(bits);
     const auto expected = run_quorum(job, 3).x;
-    CHECK(farthest_of_ranks(run_quorum(sparse, 3).x, expected) < 1e-6);
+    CHECK(largest_difference(run_quorum(sparse, 3).x, expected) < 1e-6);
     sparse.algorithm["share"] = 0.5;
-    CHECK(farthest_of_ranks(run_quorum(sparse, 3).x, expected) > 1e-4);
+    CHECK(largest_difference(run_quorum(sparse, 3).x, expected) > 1e-4);
   }
 }
 

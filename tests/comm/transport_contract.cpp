@@ -23,6 +23,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "played_flow.h"
 #include "tests/support/errors.h"
+#include "tests/support/numbers_of_ranks.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/soon.h"
 
@@ -76,14 +77,6 @@ std::vector<double> wide(const Bytes& bytes, DType dtype) {
   host().cast({narrow, wide});
   return numbers(wide);
 }
-double furthest(const std::vector<double>& a, const std::vector<double>& b) {
-  REQUIRE(a.size() == b.size());
-  double largest = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::max(1.0, std::abs(b[i])));
-  return largest;
-}
-
 /// Whether `found` is the sum of what these ranks send.
 void check_sum_of(const Tensor& found, const std::vector<int>& group, DType dtype, bool in_order) {
   std::vector<const std::byte*> in;
@@ -94,7 +87,7 @@ void check_sum_of(const Tensor& found, const std::vector<int>& group, DType dtyp
   if (in_order) {
     CHECK(holds(found, sum));
   } else {
-    CHECK(furthest(wide(bytes_in(found), found.dtype()), wide(sum, found.dtype())) <
+    CHECK(largest_difference({wide(bytes_in(found), found.dtype())}, {wide(sum, found.dtype())}) <
           (dtype == DType::kFloat64 ? 1e-12 : 2e-5));
   }
 }
@@ -268,7 +261,7 @@ void check_rounds(Transport& t, Backend& backend, const Topology& topology) {
         for (std::size_t i = 0; i < own.size(); ++i) expected[i] += weight * term[i];
       }
       CAPTURE(name_of(dtype));
-      CHECK(furthest(found, expected) < (dtype == DType::kFloat64 ? 1e-12 : 1e-5));
+      CHECK(largest_difference({found}, {expected}) < (dtype == DType::kFloat64 ? 1e-12 : 1e-5));
     }
   }
 }

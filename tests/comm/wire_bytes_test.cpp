@@ -10,6 +10,7 @@
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/kernels/optimizer_reference.h"
 
 // What means by encoded messages put on the wire.
 namespace starling::test {
@@ -43,10 +44,7 @@ Savings savings_of(const DifferenceCode& code, int ranks) {
     const BucketPlan layout = plan_buckets(model.order, {}, DType::kFloat32, 1);
     std::vector<starling::Bucket> buckets =
         make_buckets(layout, *backend, DType::kFloat32, 0, false);
-    register_builtin_optimizers();
-    const nlohmann::json config = nlohmann::json::object();
-    ConfigSection section(config, "test");
-    const auto rule = optimizers().make("sgd", "type", section);
+    const auto rule = make_rule("sgd", nlohmann::json::object());
     const auto mixer = counted.make_mixer(*backend);
     const AlgorithmSite site{.backend = *backend,
                              .transport = counted,

@@ -34,17 +34,6 @@ bool has_libraries() {
   return on && std::string_view(on) == "1";
 }
 
-/// A tensor on memory that its owner keeps alive.
-Tensor borrowed(Backend& cpu, const Tensor& from) {
-  class Borrowed final : public Storage {
-   public:
-    Borrowed(Backend& backend, std::byte* data, std::size_t bytes)
-        : Storage(backend, data, bytes) {}
-  };
-  if (!from) return {};
-  return {std::make_shared<Borrowed>(cpu, from.raw(), from.bytes()), 0, from.shape(), from.dtype()};
-}
-
 class FakeBlas final : public Blas {
  public:
   bool matmul(const Matmul& args, StreamHandle stream) override {
@@ -53,10 +42,13 @@ class FakeBlas final : public Blas {
     if (args.relu && args.a.dtype() == DType::kFloat64) return false;
     if (args.c.elements() == 0) return true;
     if (args.a.elements() == 0) return false;
+    const auto on_cpu = [&](const Tensor& x) {
+      return x ? borrowed(*cpu_, x.raw(), x.shape(), x.dtype()) : Tensor();
+    };
     Matmul product = args;
     for (View* view : {&product.a, &product.b, &product.c})
-      *view = view->of(borrowed(*cpu_, view->tensor()));
-    product.bias = borrowed(*cpu_, product.bias);
+      *view = view->of(on_cpu(view->tensor()));
+    product.bias = on_cpu(product.bias);
     launch_alone(
         stream, [product, cpu = cpu_] { multiply(product, *cpu); }, "cublaslt product");
     return true;

@@ -1,44 +1,39 @@
 #include "tests/fakes/cuda/graph_on_cpu.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <limits>
+#include <memory>
 
 #include "core/error.h"
 #include "core/operations/attention.h"
 #include "core/operations/convolutions.h"
+#include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 
 namespace starling::cuda::shim {
 
+Tensor borrowed(Backend& cpu, void* data, const Shape& shape, DType dtype) {
+  class Borrowed final : public Storage {
+   public:
+    Borrowed(Backend& backend, std::byte* memory, std::size_t bytes)
+        : Storage(backend, memory, bytes) {}
+  };
+  const std::size_t size = static_cast<std::size_t>(shape.elements()) * size_of(dtype);
+  return {std::make_shared<Borrowed>(cpu, static_cast<std::byte*>(data), size), 0, shape, dtype};
+}
+
 namespace {
 
-/// Numbers from one type into another.
-template <class From, class To>
-void convert(const void* from, void* to, std::int64_t n) {
-  const auto* source = static_cast<const From*>(from);
-  std::transform(source, source + n, static_cast<To*>(to),
-                 [](From x) { return static_cast<To>(x); });
-}
 /// Numbers of `dtype` as fp32, or fp64 where they are that.
-Tensor widened(const void* from, const Shape& shape, DType dtype, Backend& cpu) {
+Tensor widened(void* from, const Shape& shape, DType dtype, Backend& cpu) {
   Tensor tensor(cpu, shape, is_low_precision(dtype) ? DType::kFloat32 : dtype);
-  switch (dtype) {
-    case DType::kBFloat16: convert<BFloat16, float>(from, tensor.raw(), tensor.elements()); break;
-    case DType::kFloat16: convert<Float16, float>(from, tensor.raw(), tensor.elements()); break;
-    default: std::memcpy(tensor.raw(), from, tensor.bytes());
-  }
+  cpu.cast({borrowed(cpu, from, shape, dtype), tensor});
   return tensor;
 }
 /// And back, rounded once.
-void store(const Tensor& from, void* to, DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16: return convert<float, BFloat16>(from.raw(), to, from.elements());
-    case DType::kFloat16: return convert<float, Float16>(from.raw(), to, from.elements());
-    default: std::memcpy(to, from.raw(), from.bytes());
-  }
+void store(const Tensor& from, void* to, DType dtype, Backend& cpu) {
+  cpu.cast({from, borrowed(cpu, to, from.shape(), dtype)});
 }
 
 class GraphOnCpu {
@@ -100,7 +95,7 @@ class GraphOnCpu {
   View heads(GraphTensor id, const std::array<std::int64_t, 4>& sizes, std::size_t i) {
     return strided(pointer(id), shape(sizes), spec_.attention.strides[i], 1);
   }
-  View strided(const void* from, const Shape& sizes, const std::array<std::int64_t, 3>& stride,
+  View strided(void* from, const Shape& sizes, const std::array<std::int64_t, 3>& stride,
                std::int64_t last) {
     std::int64_t reach = 1 + (sizes[3] - 1) * last;
     for (int d = 0; d < 3; ++d) reach += (sizes[d] - 1) * stride[static_cast<std::size_t>(d)];
@@ -118,7 +113,7 @@ class GraphOnCpu {
       store(line,
             to + static_cast<std::size_t>(n * stride[0] + h * stride[1] + t * stride[2]) *
                      size_of(spec_.dtype),
-            spec_.dtype);
+            spec_.dtype, cpu_);
     }
   }
   View result(const std::array<std::int64_t, 4>& sizes) {
@@ -152,7 +147,7 @@ class GraphOnCpu {
       if (sum == std::numeric_limits<float>::infinity())
         sum = std::numeric_limits<float>::quiet_NaN();
     }
-    store(args.lse, pointer(GraphTensor::kStats), DType::kFloat32);
+    store(args.lse, pointer(GraphTensor::kStats), DType::kFloat32, cpu_);
   }
   void attention_backward() {
     AttentionBackward args;
@@ -178,7 +173,9 @@ class GraphOnCpu {
   Tensor in(GraphTensor id, const Shape& shape, DType dtype) {
     return widened(pointer(id), shape, dtype, cpu_);
   }
-  void out(GraphTensor id, const Tensor& tensor, DType dtype) { store(tensor, pointer(id), dtype); }
+  void out(GraphTensor id, const Tensor& tensor, DType dtype) {
+    store(tensor, pointer(id), dtype, cpu_);
+  }
 
   const GraphSpec& spec_;
   const Bindings& bindings_;
@@ -205,7 +202,7 @@ void multiply(const Matmul& args, Backend& cpu) {
   const Tensor& c = args.c.tensor();
   product.c = args.c.of(wide(c));
   cpu.matmul(product);
-  store(product.c.tensor(), c.raw(), c.dtype());
+  store(product.c.tensor(), c.raw(), c.dtype(), cpu);
 }
 
 }  // namespace starling::cuda::shim

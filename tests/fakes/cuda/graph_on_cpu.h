@@ -6,6 +6,9 @@
 
 namespace starling::cuda::shim {
 
+/// A tensor on memory that its owner keeps alive.
+Tensor borrowed(Backend& cpu, void* data, const Shape& shape, DType dtype);
+
 /// Does what cuDNN's graph for `spec` would, on memory that the CPU reaches: in fp32, results
 /// rounded once to the graph's type. Every bound tensor must be the graph's, and the graph's all
 /// bound.
