@@ -43,20 +43,16 @@ class Listener final : public ForwardingBackend {
 
 }  // namespace
 
-std::vector<TracedModel> traced_models() {
-  const std::string sequential = R"({"type": "sequential", "num_classes": 10, "layers": [
+TracedModel grouped_model() {
+  return {"groups",
+          R"({"type": "sequential", "num_classes": 10, "layers": [
     {"type": "conv2d", "out_channels": 32, "kernel_size": 3, "padding": 1}, {"type": "relu"},
     {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "stride": 2, "padding": 1, "groups": 4}, {"type": "batch_norm"}, {"type": "relu"},
     {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "padding": 2, "dilation": 2, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
     {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "padding": 1, "groups": 64}, {"type": "relu"},
-    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
-  const Shape small{32, 32, 3}, large{224, 224, 3};
-  return {{"resnet20", R"({"type": "resnet20", "num_classes": 10})", small, 128},
-          {"resnet18 (CIFAR stem)", R"({"type": "resnet18", "num_classes": 10, "stem": "cifar"})",
-           small, 512},
-          {"resnet18", R"({"type": "resnet18", "num_classes": 1000})", large, 256},
-          {"resnet50", R"({"type": "resnet50", "num_classes": 1000})", large, 256},
-          {"sequential", sequential, small, 64}};
+    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})",
+          {32, 32, 3},
+          64};
 }
 
 std::vector<TracedModel> configured_models() {

@@ -20,9 +20,8 @@ struct TracedModel {
   std::set<std::int64_t> evaluated = {};  ///< sizes of the batches that it is tested with
   std::shared_ptr<Task> task = {};        ///< null: image classification
 };
-/// ResNet-20, ResNet-18 with both stems, ResNet-50, and a small network with biases, groups,
-/// strides and dilation.
-std::vector<TracedModel> traced_models();
+/// A small network with biases, groups, strides and dilation, which no config has.
+TracedModel grouped_model();
 /// The models of configs/*.json as they are there; where the number of samples is known, tested,
 /// last and smaller batches too, on 1, 2 and 4 ranks.
 std::vector<TracedModel> configured_models();

@@ -41,8 +41,8 @@ std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) {
 }
 
 std::vector<TracedModel> all_models() {
-  std::vector<TracedModel> models = traced_models(), configured = configured_models();
-  models.insert(models.end(), configured.begin(), configured.end());
+  std::vector<TracedModel> models = configured_models();
+  models.push_back(grouped_model());
   return models;
 }
 
