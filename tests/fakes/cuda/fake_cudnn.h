@@ -7,9 +7,15 @@
 #include <vector>
 
 #include "core/backend.h"
+#include "core/operations/products.h"
 #include "kernels/cuda/libraries/cudnn_graphs.h"
 
 namespace starling::cuda::shim {
+
+/// A tensor on memory that its owner keeps alive.
+Tensor borrowed(Backend& cpu, void* data, const Shape& shape, DType dtype);
+/// Computes a product as cuBLASLt does it.
+void multiply(const Matmul& args, Backend& cpu);
 
 /// Stands in for cuDNN: its plans run on the CPU backend in fp32, as one item of the stream
 /// labelled "cudnn convolution". Tests choose what it supports, and read what it was asked.

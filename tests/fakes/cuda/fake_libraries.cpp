@@ -18,7 +18,6 @@
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/cuda/fake_cudnn.h"
-#include "tests/fakes/cuda/graph_on_cpu.h"
 #include "tests/fakes/cuda/shim.h"
 
 namespace starling::cuda {
