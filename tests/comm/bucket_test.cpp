@@ -12,6 +12,7 @@
 #include "tests/kernels/optimizer_reference.h"
 
 using namespace starling;
+using test::contains;
 using test::TinyModel;
 
 namespace {
@@ -156,36 +157,29 @@ TEST_CASE("comm/bucket: ranks that disagree all stop with the first differing na
 }
 
 TEST_CASE("comm/bucket: shapes, types, bucket sizes and missing parameters are compared too") {
-  const auto text_for = [](const std::function<std::string(Transport&, TinyModel&)>& body) {
+  /// What both of two ranks are told, of which one plans something else.
+  const auto told = [](const auto& change) {
     std::vector<std::string> texts(2);
     FakeWorld world(2);
     world.run([&](Transport& transport) {
       TinyModel model({Shape{4}, Shape{40}});
-      texts[static_cast<std::size_t>(transport.rank())] = body(transport, model);
+      DType dtype = DType::kFloat32;
+      double bytes = 1e9;
+      if (transport.rank() == 1) change(model, dtype, bytes);
+      const BucketPlan plan = plan_buckets(model.order, {}, dtype, bytes);
+      texts[static_cast<std::size_t>(transport.rank())] =
+          test::error_text([&] { agree_on_plan(plan, dtype, transport); });
     });
     CHECK(texts[0] == texts[1]);
     return texts[0];
   };
-  const auto agree = [](Transport& t, const std::vector<Parameter*>& order, DType dtype,
-                        double bytes) {
-    const BucketPlan plan = plan_buckets(order, {}, dtype, bytes);
-    return test::error_text([&] { agree_on_plan(plan, dtype, t); });
-  };
-  CHECK(text_for([&](Transport& t, TinyModel& m) {
-          return agree(t, m.order, DType::kFloat32, 1e9);
-        }).empty());
-  CHECK(text_for([&](Transport& t, TinyModel& m) {
-          if (t.rank()) m.parameters[1]->shape = Shape{20, 2};
-          return agree(t, m.order, DType::kFloat32, 1e9);
-        }).find("20×2") != std::string::npos);
-  CHECK(text_for([&](Transport& t, TinyModel& m) {
-          return agree(t, m.order, t.rank() ? DType::kFloat64 : DType::kFloat32, 1e9);
-        }).find("fp64") != std::string::npos);
-  CHECK(text_for([&](Transport& t, TinyModel& m) {
-          return agree(t, m.order, DType::kFloat32, t.rank() ? 8 : 1e9);
-        }).find("bucket 1") != std::string::npos);
-  CHECK(text_for([&](Transport& t, TinyModel& m) {
-          if (t.rank()) m.order.pop_back();
-          return agree(t, m.order, DType::kFloat32, 1e9);
-        }).find("rank 1 has no more parameters") != std::string::npos);
+  CHECK(told([](TinyModel&, DType&, double&) {}).empty());
+  CHECK(contains(told([](TinyModel& model, DType&, double&) {
+                   model.parameters[1]->shape = Shape{20, 2};
+                 }),
+                 "20×2"));
+  CHECK(contains(told([](TinyModel&, DType& dtype, double&) { dtype = DType::kFloat64; }), "fp64"));
+  CHECK(contains(told([](TinyModel&, DType&, double& bytes) { bytes = 8; }), "bucket 1"));
+  CHECK(contains(told([](TinyModel& model, DType&, double&) { model.order.pop_back(); }),
+                 "rank 1 has no more parameters"));
 }

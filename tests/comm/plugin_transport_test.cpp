@@ -10,6 +10,7 @@
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/exchanges.h"
 #include "tests/support/transport_of.h"
 
 // A transport of one's own, as a plug-in makes it.
@@ -52,9 +53,7 @@ TEST_CASE("comm/plugin_transport: what leaves a rank takes its turn on the link"
     const Tensor mine(backend, Shape{1000}, DType::kFloat32),
         theirs(backend, Shape{1000}, DType::kFloat32);
     backend.fill(mine, 1.0);
-    Exchange exchange;
-    exchange.kind = Exchange::Kind::kNeighbours;
-    exchange.send_to = exchange.receive_from = {1 - transport.rank()};
+    const Exchange exchange = test::pair_with(1 - transport.rank());
     const auto begin = Clock::now();
     const Ticket first = transport.start_exchange(exchange, mine, {theirs}, {0, 0, 0});
     // of two ranks: as many bytes

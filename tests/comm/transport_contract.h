@@ -39,8 +39,7 @@ struct ContractJob {
   bool nodes = false;
 };
 std::vector<ContractJob> contract_jobs(int ranks);
-/// Whether every job has the bits of the transport in memory; `reads_all`: every rank reads every
-/// other's parameters.
-void check_jobs(const TransportKind& kind, bool reads_all = false);
+/// Whether every job has the bits of the transport in memory.
+void check_jobs(const TransportKind& kind);
 
 }  // namespace starling::test

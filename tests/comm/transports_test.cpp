@@ -59,14 +59,6 @@ TEST_CASE("comm/transports: ranks that are threads, with delays, keep the contra
   check_late_rank(kind);
 }
 
-TEST_CASE("comm/transports: ranks that read each other's memory, all or those of a host") {
-  for (const int per_host : {0, 2}) {
-    TransportKind kind = threads(as_it_is, {.ranks_per_host = per_host, .direct = true});
-    kind.ranks = {3, 2, 4};
-    check_jobs(kind, per_host == 0);
-  }
-}
-
 TEST_CASE("comm/transports: every second rank, beside the others, keeps the contract") {
   const TransportKind all = threads(
       [](std::unique_ptr<Transport> end, Backend& backend, const TransportKind::Body& body) {

@@ -23,6 +23,7 @@
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
+#include "tests/support/exchanges.h"
 #include "tests/support/folder.h"
 #include "transport_contract.h"
 
@@ -71,12 +72,7 @@ Tensor filled_with(Backend& backend, std::int64_t count, double value) {
   backend.fill(tensor, value);
   return tensor;
 }
-Exchange with_other(const Transport& t) {
-  Exchange exchange;
-  exchange.kind = Exchange::Kind::kNeighbours;
-  exchange.send_to = exchange.receive_from = {1 - t.rank()};
-  return exchange;
-}
+Exchange with_other(const Transport& t) { return pair_with(1 - t.rank()); }
 
 }  // namespace
 

@@ -1,17 +1,12 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <mpi.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 
-#include "../async_log.h"
 #include "../late_device.h"
 #include "../played_flow.h"
 #include "../support.h"
@@ -19,16 +14,12 @@
 #include "comm/mpi/pulse.h"
 #include "comm/mpi/watch.h"
 #include "comm/transports/staged.h"
-#include "comm/zeromq/transport.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/support/errors.h"
-#include "tests/support/numbers_of_ranks.h"
-#include "tests/support/soon.h"
 #include "world.h"
 
 using namespace starling;
-using test::Job;
 using test::session;
 
 TEST_CASE(
@@ -54,22 +45,6 @@ TEST_CASE(
   check_transport(kind);
   check_jobs(kind);
 }
-
-#if __has_include(<zmq.h>)
-TEST_CASE("comm/mpi: processes that messages over ZeroMQ connect keep the contract") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  test::TransportKind kind;
-  kind.ranks = {session().size()};
-  kind.run = [&](int, double timeout_seconds, const test::TransportKind::Body& body) {
-    const auto t =
-        make_zeromq_transport(session().make_transport(timeout_seconds), {}, timeout_seconds);
-    CHECK(t->world().local_size() == t->size());
-    body(*t, *backend);
-  };
-  check_transport(kind);
-  check_jobs(kind);
-}
-#endif
 
 TEST_CASE("comm/mpi: the session gives Open MPI what exchanges over TCP want") {
   const char* given = std::getenv("OMPI_MCA_btl_tcp_flags");
@@ -100,48 +75,6 @@ TEST_CASE("comm/mpi: the session gives Open MPI what exchanges over TCP want") {
     MPI_T_cvar_handle_free(&handle);
   }
   MPI_T_finalize();
-}
-
-TEST_CASE("comm/mpi: asynchronous averages wait in no step for a rank that stands still") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto t = session().make_transport(20.0);
-  const int n = t->size(), r = t->rank();
-  Job job;
-  job.algorithm = {{"type", "async"}, {"interval_ms", 0}};
-  job.dtype = DType::kFloat64;
-  job.start_apart = true;
-  job.steps = 40;
-  job.lr = 0.0;  // so that the mean of what ranks start from is where they end
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("starling-async-{}", getppid());
-  std::filesystem::create_directories(folder);
-  const auto file = [&](int rank) { return folder / fmt::format("{}-of-{}", rank, n); };
-  std::filesystem::remove(file(r));
-  t->world().barrier();
-  Job mine = job;
-  mine.lr_at = [&](int step) {
-    // No message tells rank 1: whoever waited for it in a step would do so until the limit.
-    if (r != 1 && step == job.steps - 1) std::ofstream(file(r)) << step;
-    for (int other = 0; r == 1 && step == 3 && other < n; ++other) {
-      if (other != 1) CHECK(test::soon([&] { return std::filesystem::exists(file(other)); }));
-    }
-    return job.lr;
-  };
-  test::AverageLog log;
-  const std::vector<double> x = test::run_job_logged(mine, *t, *backend, log);
-  double begun[2] = {static_cast<double>(log.begun()), -static_cast<double>(log.begun())};
-  t->world().max(begun, 2);
-  CHECK(begun[0] == -begun[1]);
-  CHECK(begun[0] >= 1);
-  CHECK(log.events.size() == 2 * log.begun());
-  std::vector<double> mean;
-  for (std::size_t e = 0; e < x.size(); ++e) {
-    mean.push_back(0.0);
-    for (int j = 0; j < n; ++j)
-      mean[e] += test::start_value(j, true, static_cast<std::int64_t>(e)) / n;
-  }
-  CHECK(test::largest_difference({x}, {mean}) < 1e-13);
-  std::filesystem::remove(file(r));
 }
 
 TEST_CASE(
