@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -31,11 +32,8 @@ std::unique_ptr<Backend> another_backend() {
 
 /// How many of the tensor's numbers are not `value`.
 std::size_t others_than(const Tensor& x, float value) {
-  std::vector<float> found(static_cast<std::size_t>(x.elements()), value - 1.0f);
-  gpu().copy_to_host(x, found.data());
-  std::size_t wrong = 0;
-  for (const float number : found) wrong += number == value ? 0 : 1;
-  return wrong;
+  const std::vector<float> found = host_copy(x);
+  return found.size() - static_cast<std::size_t>(std::count(found.begin(), found.end(), value));
 }
 
 std::string refusal(const std::function<void()>& body) {
@@ -158,13 +156,13 @@ TEST_CASE(
     "cuda/backend: copies take the numbers that were meant, parts of tensors too, and refuse what "
     "does not fit") {
   const Tensor x(gpu(), Shape{1000}, DType::kFloat32), y(gpu(), Shape{1000}, DType::kFloat32);
-  std::vector<float> numbers(1000), found(1000, -2.0f);
+  std::vector<float> numbers(1000);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
   gpu().copy_from_host(numbers.data(), x);
   gpu().fill(y, -1.0);
   gpu().copy(x.slice(7, Shape{333}), y.slice(501, Shape{333}));
   gpu().copy(x.slice(0, Shape{0}), y.slice(0, Shape{0}));
-  gpu().copy_to_host(y, found.data());
+  const std::vector<float> found = host_copy(y);
   for (std::size_t i = 0; i < found.size(); ++i)
     REQUIRE(found[i] == (i >= 501 && i < 834 ? numbers[i - 494] : -1.0f));
   CHECK(refusal([&] { gpu().copy(x, y.slice(0, Shape{4})); }).find("copy of 1000 fp32") !=
@@ -184,9 +182,7 @@ TEST_CASE("cuda/backend: two of them on one device do not mix") {
     gpu().fill(mine, i);
     other->fill(its, 100.0 + i);
   }
-  std::vector<float> found(static_cast<std::size_t>(many()));
-  other->copy_to_host(its, found.data());
-  CHECK(found == std::vector<float>(found.size(), 109.0f));
+  CHECK(host_copy(its) == std::vector<float>(static_cast<std::size_t>(many()), 109.0f));
   CHECK(others_than(mine, 9.0f) == 0);
 }
 

@@ -8,6 +8,7 @@
 #include "comm/agreement.h"
 #include "comm/transports/between_gpus.h"
 #include "tests/cuda/nccl_world.h"
+#include "tests/cuda/support.h"
 #include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
 #include "tests/support/transport_of.h"
@@ -42,9 +43,7 @@ std::vector<std::string> chosen(const std::string& wanted, const FakeNcclOptions
       const Tensor numbers(backend, Shape{8}, DType::kFloat32);
       backend.fill(numbers, 1.0 + rank);
       transport->wait(transport->start_sum(numbers, numbers, {0, 0, 0}));
-      std::vector<float> sum(8);
-      backend.copy_to_host(numbers, sum.data());
-      CHECK(sum == std::vector<float>(8, 3.0F));
+      CHECK(host_copy(numbers) == std::vector<float>(8, 3.0F));
     } catch (const AgreedError& error) {
       name = error.what();
       CHECK(error.code() == ExitCode::kUsage);

@@ -21,6 +21,7 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/comm/transport_contract.h"
 #include "tests/cuda/nccl_world.h"
+#include "tests/cuda/support.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/errors.h"
 #include "tests/support/exchanges.h"
@@ -65,9 +66,7 @@ TEST_CASE("nccl/exchange: sums of the host's tensors, beside the device's") {
     transport.wait(first);
     CHECK(first != second);
     CHECK(test::numbers(on_host) == std::vector<double>(300, 3.0));
-    std::vector<double> numbers(300);
-    backend.copy_to_host(on_device, numbers.data());
-    CHECK(numbers == std::vector<double>(300, 30.0));
+    CHECK(host_copy<double>(on_device) == std::vector<double>(300, 30.0));
   });
 }
 
@@ -75,13 +74,12 @@ TEST_CASE("nccl/exchange: the mean model, and nothing of it stays registered") {
   NcclWorld world(3);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     // more than one piece; the same on all ranks
-    std::vector<float> numbers(1'100'000), found(numbers.size());
+    std::vector<float> numbers(1'100'000);
     for (std::size_t i = 0; i < numbers.size(); ++i)
       numbers[i] = static_cast<float>(i % 1009) / 700.0f - 0.7f;
     const Tensor in(backend, Shape{static_cast<std::int64_t>(numbers.size())}, DType::kFloat32);
     backend.copy_from_host(numbers.data(), in);
-    const std::vector<Tensor> mean = mean_model(transport, {in});
-    backend.copy_to_host(mean[0], found.data());
+    const std::vector<float> found = host_copy(mean_model(transport, {in})[0]);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < numbers.size(); ++i)
       wrong += !(std::abs(found[i] - numbers[i]) < 1e-6f);
@@ -164,9 +162,7 @@ TEST_CASE(
     CHECK(contains(error_of(ExitCode::kInternal, [&] { transport.wait(first); }), "not under way"));
     transport.world().barrier();
     if (transport.rank() == 0) cuda::shim::hold_events(false);
-    std::vector<float> host(64);
-    backend.copy_to_host(receive, host.data());
-    CHECK(host ==
+    CHECK(host_copy(receive) ==
           std::vector<float>(64, 10.0f + 1.0f - static_cast<float>(transport.rank()) + 21.0f));
     transport.world().barrier();
   });
@@ -190,9 +186,7 @@ TEST_CASE(
     CHECK(
         contains(error_of(ExitCode::kInternal, [&] { transport.wait(ticket); }), "not under way"));
     transport.wait(transport.start_sum(numbers, numbers, {0, 0, 0}));
-    std::vector<float> host(8);
-    backend.copy_to_host(numbers, host.data());
-    CHECK(host == std::vector<float>(8, 2.0f));
+    CHECK(host_copy(numbers) == std::vector<float>(8, 2.0f));
   });
 }
 

@@ -42,9 +42,7 @@ Opened open_as(int local_rank, int local_size, bool share) {
 bool computes(Backend& backend) {
   const Tensor x(backend, Shape{1000}, DType::kFloat32);
   backend.fill(x, 0.75);
-  std::vector<float> found(1000);
-  backend.copy_to_host(x, found.data());
-  return found == std::vector<float>(1000, 0.75f);
+  return host_copy(x) == std::vector<float>(1000, 0.75f);
 }
 
 }  // namespace

@@ -50,9 +50,8 @@ struct Shared {
     return reinterpret_cast<std::uint32_t*>(block->data() + 128 * index);
   }
   std::uint32_t read(std::size_t index) {
-    std::int32_t value = 0;
-    gpu().copy_to_host(numbers(own).slice(static_cast<std::int64_t>(32 * index), Shape{1}), &value);
-    return static_cast<std::uint32_t>(value);
+    return static_cast<std::uint32_t>(host_copy<std::int32_t>(
+        numbers(own).slice(static_cast<std::int64_t>(32 * index), Shape{1}))[0]);
   }
   /// Seconds until the device has awaited the counter of the other's view.
   double await(std::size_t index, std::uint32_t value, double limit) {
@@ -87,16 +86,13 @@ TEST_CASE(
   CHECK(shared.memory.why_not_reached(shared.memory.device()).empty());
   CHECK(!shared.memory.why_not_reached("no such device").empty() == on_gpu());
   CHECK(reinterpret_cast<std::uintptr_t>(shared.own->data()) % 4096 == 0);
-  std::vector<std::int32_t> numbers(Shared::kBytes / 4, -1);
-  gpu().copy_to_host(Shared::numbers(shared.other), numbers.data());
-  CHECK(numbers == std::vector<std::int32_t>(numbers.size(), 0));
+  std::vector<std::int32_t> numbers(Shared::kBytes / 4);
+  CHECK(host_copy<std::int32_t>(Shared::numbers(shared.other)) == numbers);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int32_t>(i);
   gpu().copy_from_host(numbers.data(), Shared::numbers(shared.own));
   gpu().synchronize();
   shared.own.reset();
-  std::vector<std::int32_t> seen(numbers.size());
-  gpu().copy_to_host(Shared::numbers(shared.other), seen.data());
-  CHECK(seen == numbers);
+  CHECK(host_copy<std::int32_t>(Shared::numbers(shared.other)) == numbers);
 }
 
 TEST_CASE(

@@ -47,8 +47,7 @@ TEST_CASE(
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     CAPTURE(i);
     CHECK(reinterpret_cast<std::uintptr_t>(tensors[i].raw()) % 512 == 0);
-    std::vector<float> found(static_cast<std::size_t>(tensors[i].elements()), -1.0f);
-    gpu().copy_to_host(tensors[i], found.data());
+    const std::vector<float> found = host_copy(tensors[i]);
     CHECK(found == std::vector<float>(found.size(), static_cast<float>(i + 1)));
   }
 }
@@ -82,16 +81,16 @@ TEST_CASE(
 
   // A tensor's memory goes to the next one while the device may still be writing it: the stream
   // keeps them apart.
-  std::vector<float> found(std::size_t{1} << 20);
+  std::vector<float> found;
   const void* first = nullptr;
   for (int i = 0; i < 20; ++i) {
     const Tensor x(gpu(), Shape{std::int64_t{1} << 20}, DType::kFloat32);
     if (!first) first = x.raw();
     CHECK(x.raw() == first);
     gpu().fill(x, i);
-    if (i == 19) gpu().copy_to_host(x, found.data());
+    if (i == 19) found = host_copy(x);
   }
-  CHECK(found == std::vector<float>(found.size(), 19.0f));
+  CHECK(found == std::vector<float>(std::size_t{1} << 20, 19.0f));
 }
 
 TEST_CASE("cuda/pool: the figures say what is in use, what is kept, and the most that was in use") {
@@ -140,9 +139,7 @@ TEST_CASE(
       [&] { const Tensor y(gpu(), Shape{static_cast<std::int64_t>(too_much())}, DType::kUInt8); });
   const Tensor after(gpu(), Shape{1 << 20}, DType::kFloat32);
   gpu().copy(x, after);
-  std::vector<float> found(std::size_t{1} << 20);
-  gpu().copy_to_host(after, found.data());
-  CHECK(found == std::vector<float>(found.size(), 3.0f));
+  CHECK(host_copy(after) == std::vector<float>(std::size_t{1} << 20, 3.0f));
 }
 
 TEST_CASE("cuda/pool: threads may take and give back at once, and no two have the same block") {

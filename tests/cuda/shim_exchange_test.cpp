@@ -306,7 +306,7 @@ TEST_CASE("cuda/exchange: pieces leave one by one, as the device copies them") {
   CpuBackend cpu(1);
   cuda::CudaBackend backend(0, false, false, true);
   const Shape shape{static_cast<std::int64_t>(kBytes / sizeof(float))};
-  std::vector<float> numbers(kBytes / sizeof(float)), back(numbers.size());
+  std::vector<float> numbers(kBytes / sizeof(float));
   std::iota(numbers.begin(), numbers.end(), 1.0f);
   const Tensor own(backend, shape, DType::kFloat32), target(backend, shape, DType::kFloat32);
   const Tensor theirs(cpu, shape, DType::kFloat32), there(cpu, shape, DType::kFloat32);
@@ -352,8 +352,7 @@ TEST_CASE("cuda/exchange: pieces leave one by one, as the device copies them") {
   other->wait(mirror);
   CHECK(std::equal(numbers.begin(), numbers.end(), there.data<float>()));
   CHECK(cuda::runtime_counters().host_waits == waits);
-  backend.copy_to_host(target, back.data());
-  CHECK(back == std::vector<float>(numbers.size(), 7.0f));
+  CHECK(host_copy(target) == std::vector<float>(numbers.size(), 7.0f));
 }
 
 }  // namespace starling::tests

@@ -15,6 +15,7 @@
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/optimizer.h"
+#include "tests/cuda/support.h"
 #include "tests/cuda/update_side.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
@@ -29,6 +30,7 @@ using shim::Call;
 using shim::CallKind;
 using test::make_rule;
 using tests::bucket_side;
+using tests::host_copy;
 using tests::UpdateCase;
 using tests::UpdateSide;
 
@@ -221,16 +223,14 @@ TEST_CASE(
   CHECK_THROWS_AS(backend.synchronize(before), Error);
   CHECK_THROWS_AS(backend.begin_capture({}), Error);
   backend.abandon_capture();
-  backend.copy_to_host(x, host.data());
-  CHECK(host == std::vector<float>(64, 1.0f));
+  CHECK(host_copy(x) == std::vector<float>(64, 1.0f));
 
   // A plug-in's layer that synchronises the stream itself: the capture's end says so.
   REQUIRE(backend.begin_capture({}));
   CHECK_THROWS_AS(host_wait_stream(backend.native_stream()), Error);
   CHECK(contains(error_of([&] { (void)backend.end_capture(); }), "cudaStreamSynchronize"));
   backend.fill(x, 3.0);
-  backend.copy_to_host(x, host.data());
-  CHECK(host == std::vector<float>(64, 3.0f));
+  CHECK(host_copy(x) == std::vector<float>(64, 3.0f));
 
   REQUIRE(backend.begin_capture({}));
   const Event fork = backend.record();
@@ -284,9 +284,7 @@ TEST_CASE("cuda/graph: events across a capture's ends") {
   CHECK(calls[4].stream == calls[8].stream);
   CHECK(calls[8].event == calls[7].event);
   backend.synchronize(inside);
-  std::vector<float> host(64);
-  backend.copy_to_host(y, host.data());
-  CHECK(host == std::vector<float>(64, 7.0f));
+  CHECK(host_copy(y) == std::vector<float>(64, 7.0f));
 }
 
 }  // namespace starling::cuda

@@ -24,6 +24,7 @@
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/held_device.h"
 #include "tests/cuda/race_training.h"
+#include "tests/cuda/support.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
@@ -71,13 +72,11 @@ TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that th
   }
   CHECK(copies == 1);
   CHECK(cuda::Staging::copied_bytes() == copied);
-  std::vector<std::int32_t> labels(3);
-  backend.copy_to_host(slot.batch["label"], labels.data());
+  const std::vector<std::int32_t> labels = host_copy<std::int32_t>(slot.batch["label"]);
   for (std::size_t i = 0; i < 3; ++i)
     CHECK(labels[i] == dataset->label(Dataset::Split::kTrain, samples[i]));
-  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->images().image.elements())),
-      bytes(3 * image.size());
-  backend.copy_to_host(slot.device.tensors[0], bytes.data());
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->images().image.elements()));
+  const std::vector<std::uint8_t> bytes = host_copy<std::uint8_t>(slot.device.tensors[0]);
   dataset->image(Dataset::Split::kTrain, 7, image.data());
   CHECK(std::memcmp(bytes.data() + 2 * image.size(), image.data(), image.size()) == 0);
   maker->settle(slot);
@@ -108,9 +107,7 @@ TEST_CASE(
       cuda::shim::start_recording();
       for (int step = 0; step < 6; ++step) {
         const Tensor &expected = on_cpu.next()["image"], &found = on_device.next()["image"];
-        std::vector<float> numbers(static_cast<std::size_t>(found.elements()));
-        gpu.copy_to_host(found, numbers.data());
-        CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
+        CHECK(std::memcmp(host_copy(found).data(), expected.raw(), expected.bytes()) == 0);
       }
       CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "ChangePixels") == 6);
     }
@@ -138,8 +135,7 @@ struct PictureBatches {
                                  .mix = !mixing_key(augmenters).empty(),
                                  .threads = threads},
                                 backend)),
-        slot_(maker_->make_slot()),
-        backend_(backend) {}
+        slot_(maker_->make_slot()) {}
   ~PictureBatches() { maker_->settle(slot_); }
   std::vector<float> next(std::int64_t epoch) {
     const std::vector<std::int64_t> samples = {4, 0, 2, 1, 3};
@@ -148,9 +144,7 @@ struct PictureBatches {
     maker_->send(slot_);
     maker_->make(slot_);
     maker_->release(slot_);
-    const Tensor& image = slot_.batch["image"];
-    std::vector<float> numbers(static_cast<std::size_t>(image.elements()));
-    backend_.copy_to_host(image, numbers.data());
+    std::vector<float> numbers = host_copy(slot_.batch["image"]);
     const auto& parts = slot_.device.more;
     if (!parts.empty() && parts[ImageCollate::kCuts]) {
       const auto* cuts = reinterpret_cast<const CutPicture*>(
@@ -165,7 +159,6 @@ struct PictureBatches {
   const Augmenters& augmenters_;
   std::unique_ptr<BatchMaker> maker_;
   BatchMaker::Slot slot_;
-  Backend& backend_;
 };
 
 }  // namespace
@@ -228,9 +221,7 @@ TEST_CASE(
       if (call.kind == CallKind::kCopy) CHECK(call.bytes == slot.bytes);
     }
     maker->make(slot);
-    std::vector<float> found(static_cast<std::size_t>(slot.batch["image"].elements()));
-    backend.copy_to_host(slot.batch["image"], found.data());
-    CHECK(std::memcmp(found.data(), expected.batch["image"].raw(),
+    CHECK(std::memcmp(host_copy(slot.batch["image"]).data(), expected.batch["image"].raw(),
                       2 * 16 * 16 * 3 * sizeof(float)) == 0);
     maker->settle(slot);
   }
@@ -252,9 +243,7 @@ TEST_CASE(
   cuda::shim::start_recording();
   for (std::size_t view = 0; view < on_cpu.views().size(); ++view) {
     const Tensor &expected = on_cpu.shown(view)["image"], &found = on_device.shown(view)["image"];
-    std::vector<float> numbers(static_cast<std::size_t>(found.elements()));
-    gpu.copy_to_host(found, numbers.data());
-    CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
+    CHECK(std::memcmp(host_copy(found).data(), expected.raw(), expected.bytes()) == 0);
   }
   const std::vector<Call> calls = cuda::shim::stop_recording();
   CHECK(cuda::shim::launches(calls, "ChangePixels") == 6);
@@ -307,10 +296,9 @@ TEST_CASE("cuda/loader: a micro-batch's share of the loss comes with it, where a
     const Tensor share = loader.next()[LossShares::kTensor];
     CHECK((place == nullptr || share.raw() == place));
     place = share.raw();
-    double shares[3];
-    backend.copy_to_host(share, shares);
     const std::size_t first = batch / 2 * 2;
-    for (const double one : shares) CHECK(one == count(batch) / (count(first) + count(first + 1)));
+    for (const double one : host_copy<double>(share))
+      CHECK(one == count(batch) / (count(first) + count(first + 1)));
   }
 }
 

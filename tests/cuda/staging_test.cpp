@@ -77,9 +77,7 @@ TEST_CASE(
     for (std::size_t s = 0; s < kStreams.size(); ++s) {
       const StreamScope scope(gpu(), kStreams[s]);
       for (std::size_t i = 0; i < 40; ++i) {
-        std::vector<std::uint8_t> found(size);
-        gpu().copy_to_host(tensors[s][i], found.data());
-        REQUIRE(found == bytes_of(size, 100 * s + i));
+        REQUIRE(host_copy<std::uint8_t>(tensors[s][i]) == bytes_of(size, 100 * s + i));
       }
       tensors[s].clear();
     }

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
 
@@ -19,6 +21,14 @@ inline constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdat
 inline cuda::StreamHandle handle_of(cuda::CudaBackend& backend, StreamKind stream) {
   const StreamScope scope(backend, stream);
   return backend.handle();
+}
+
+/// A tensor's numbers.
+template <class T = float>
+std::vector<T> host_copy(const Tensor& x) {
+  std::vector<T> numbers(static_cast<std::size_t>(x.elements()));
+  x.backend().copy_to_host(x, numbers.data());
+  return numbers;
 }
 
 /// Runs `test` once for each order in which the shim can run a block's threads; once on a GPU.
