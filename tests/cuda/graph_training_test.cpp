@@ -4,14 +4,16 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "core/operations/map.h"
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/support.h"
 #include "tests/support/errors.h"
 
-// One rank: steps replayed as graphs have the bits of steps that are issued.
+// One rank: steps replayed as graphs have the bits of steps that are issued, with every recipe.
 namespace starling::tests {
 namespace {
 
@@ -162,6 +164,85 @@ TEST_CASE("cuda/graph_training: a parameter that gets no gradient in the capture
   CHECK(test::contains(text, "step 3"));
   CHECK(test::contains(text, "'5.inner.weight' got no gradient"));
   CHECK_FALSE(gpu().capturing());
+}
+
+TEST_CASE("cuda/graph_recipe: every loss is replayed, in fp16 with the loss scale of each step") {
+  for (const json& loss :
+       {json{{"type", "focal"}}, json{{"type", "bce_with_logits"}}, json{{"type", "mse"}},
+        json{{"type", "l1"}}, json{{"type", "huber"}, {"delta", 0.5}},
+        json{{"type", "cross_entropy"}, {"class_weights", {0.5, 2, 1, 1.5}}}}) {
+    for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+      CAPTURE(loss.dump());
+      CAPTURE(precision);
+      compare(with(graph_config(8), {{"precision", precision}, {"loss", loss}}));
+    }
+  }
+}
+
+TEST_CASE(
+    "cuda/graph_recipe: a moving average follows replayed steps, and statistics are measured "
+    "between them") {
+  const json recipe =
+      with(graph_config(12), {{"ema", {{"decay", 0.8}, {"every", 2}}},
+                              {"sync", {{"batch_norm", "recalibrate"}, {"recalibrate_batches", 3}}},
+                              {"schedule", {{"type", "constant"}}},
+                              {"evaluate", {{"every_steps", 5}}},
+                              {"checkpoint", {{"every_steps", 7}, {"best", true}}}});
+  for (const std::string precision : {"fp32", "fp16"}) {
+    CAPTURE(precision);
+    const json config = with(recipe, {{"precision", precision}});
+    // Whatever is measured, training goes its way; and a run that is resumed goes on to the bit.
+    const GraphOutcome straight = compare(config);
+    CHECK(straight.tensors.count("ema.5.weight") == 1);
+    CHECK(straight.tensors.at("ema.5.weight").bytes != straight.tensors.at("model.5.weight").bytes);
+    const test::Folder folder;
+    run_alone({.config = with(config, {{"steps", 7}})}, gpu(), folder);
+    CHECK(differences(run_alone({.config = config, .resume_step = 7}, gpu(), folder), straight) ==
+          "");
+    const json nothing{{"ema", nullptr},
+                       {"sync", {{"batch_norm", nullptr}, {"recalibrate_batches", nullptr}}}};
+    const GraphOutcome without = train(with(config, nothing));
+    CHECK(without.losses == straight.losses);
+    for (const auto& [name, tensor] : without.tensors)
+      CHECK(straight.tensors.at(name).bytes == tensor.bytes);
+  }
+}
+
+TEST_CASE(
+    "cuda/graph: streams that fork and join, eager work before and behind, and a capture that is "
+    "given up") {
+  Backend& backend = gpu();
+  const Tensor x(backend, Shape{4096}, DType::kFloat32), y(backend, x.shape(), x.dtype()),
+      z(backend, x.shape(), x.dtype());
+  backend.fill(x, 1.0);
+  std::vector<float> host(4096);
+  REQUIRE(backend.begin_capture({}));
+  CHECK_THROWS_AS(backend.copy_to_host(x, host.data()), Error);
+  backend.abandon_capture();
+  const auto on = [&](StreamKind stream, Event after, const auto& work) {
+    const StreamScope scope(backend, stream);
+    backend.wait(after);
+    work();
+    return backend.record();
+  };
+  REQUIRE(backend.begin_capture({}));
+  const Event begun = backend.record();
+  {
+    const StreamScope scope(backend, StreamKind::kUpload);
+    (void)backend.record();  // a stream that takes no part is used on
+  }
+  const Event doubled = on(StreamKind::kUpdate, begun, [&] {
+    backend.map({MapFunction::kAdd, x, x, y});
+  });
+  const Event tripled = on(StreamKind::kCommunication, doubled, [&] {
+    backend.map({MapFunction::kAdd, x, y, z});
+  });
+  backend.wait(tripled);
+  backend.map({MapFunction::kAdd, y, z, x});
+  const auto graph = backend.end_capture();
+  for (int launch = 0; launch < 3; ++launch) graph->launch({});
+  backend.map({MapFunction::kAdd, x, x, x});
+  CHECK(host_copy(x) == std::vector<float>(4096, 250.0f));  // 5 · 5 · 5 · 2
 }
 
 }  // namespace starling::tests

@@ -1,9 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "core/error.h"
 #include "core/operations/codecs.h"
@@ -22,11 +25,44 @@
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/operations/rows.h"
 
-// Numbers and settings that no row of the operation table has.
+// Operations, numbers and settings that no row of the operation table has.
 namespace starling::tests {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Fills elements [first, first + n) of a tensor of zeros and looks at every byte.
+template <class T>
+void check_fill(DType dtype, T value, double number, std::int64_t first, std::int64_t n) {
+  CAPTURE(name_of(dtype));
+  CAPTURE(first);
+  CAPTURE(n);
+  const std::int64_t size = first + n + 9;
+  const Tensor all(gpu(), Shape{size}, dtype);
+  gpu().fill(all, 0.0);
+  gpu().fill(all.slice(first, Shape{n}), number);
+  std::vector<T> found(static_cast<std::size_t>(size)), expected(found.size(), T{});
+  for (std::int64_t i = first; i < first + n; ++i) expected[static_cast<std::size_t>(i)] = value;
+  gpu().copy_to_host(all, found.data());
+  CHECK(std::memcmp(found.data(), expected.data(), all.bytes()) == 0);
+}
+
+/// The squared norms of all at once, with what lies around them.
+std::vector<double> many(const std::vector<Tensor>& x) {
+  const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
+  gpu().fill(totals, -1.0);
+  gpu().squared_norms({x, totals, 1});
+  return to_numbers(totals);
+}
+std::vector<double> one_by_one(const std::vector<Tensor>& x) {
+  const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
+  gpu().fill(totals, 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    gpu().reduce(Reduce::squared_distance(x[i], {}, totals, static_cast<std::int64_t>(i) + 1));
+  std::vector<double> numbers = to_numbers(totals);
+  numbers.front() = numbers.back() = -1.0;
+  return numbers;
+}
 
 }  // namespace
 
@@ -167,6 +203,67 @@ TEST_CASE(
        .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat64).slice(0, {5}),
        .sum_dy_xhat = ones({5}, DType::kFloat64)});
   CHECK(to_numbers(both) == Numbers{3, 3, 3, 3, 3, 1, 1, 1});
+}
+
+TEST_CASE("cuda/fill: every dtype, with tails and misaligned starts, and nothing around them") {
+  in_every_order([] {
+    for (const std::int64_t first : {0, 1, 3, 16}) {
+      for (const std::int64_t n : {0, 1, 2, 7, 16, 1000, 4099}) {
+        check_fill<float>(DType::kFloat32, -2.5f, -2.5, first, n);
+        check_fill<float>(DType::kFloat32, -0.0f, -0.0, first, n);
+        check_fill<double>(DType::kFloat64, 0.1, 0.1, first, n);
+        check_fill<std::uint16_t>(DType::kBFloat16, BFloat16(0.1f).bits, 0.1, first, n);
+        check_fill<std::uint16_t>(DType::kFloat16, Float16(0.1f).bits, 0.1, first, n);
+        check_fill<std::int64_t>(DType::kInt64, -7, -7.0, first, n);
+        check_fill<std::int32_t>(DType::kInt32, 9, 9.0, first, n);
+        check_fill<std::uint8_t>(DType::kUInt8, 200, 200.0, first, n);
+      }
+    }
+  });
+}
+
+TEST_CASE(
+    "cuda/squared_norms: many tensors at once have the bits of each alone, and nothing else is "
+    "written") {
+  in_every_order([] {
+    std::vector<Tensor> x;
+    for (const std::int64_t n : {1, 31, 32, 33, 255, 4095, 4096, 4097, 8192, 50003, 163847}) {
+      for (const std::int64_t offset : {0, 1}) {
+        x.push_back(to_tensor(gpu(), random_numbers(n, static_cast<std::uint64_t>(n + offset)), {n},
+                              DType::kFloat32, offset));
+      }
+    }
+    CHECK(many(x) == one_by_one(x));
+  });
+}
+
+TEST_CASE("cuda/squared_norms: more tensors than one launch takes, empty ones, and fp64") {
+  std::vector<Tensor> x;
+  for (int i = 0; i < 200; ++i)
+    x.push_back(to_tensor(gpu(), random_numbers(1 + 37 * i, static_cast<std::uint64_t>(i)),
+                          {1 + 37 * i}, DType::kFloat32));
+  CHECK(many(x) == one_by_one(x));
+  const Tensor some = to_tensor(gpu(), random_numbers(100, 5), {100}, DType::kFloat32);
+  const Tensor none = some.slice(0, Shape{0});
+  const std::vector<double> found = many({none, some, none, none, some, none});
+  CHECK(found[1] == 0.0);
+  CHECK(found[2] > 0.0);
+  CHECK(found[3] == 0.0);
+  CHECK(found[4] == 0.0);
+  CHECK(found[5] == found[2]);
+  CHECK(found[6] == 0.0);
+  CHECK(many({none}) == std::vector<double>{-1.0, 0.0, -1.0});
+  std::vector<Tensor> wide;
+  for (const std::int64_t n : {5, 4096, 9001})
+    wide.push_back(to_tensor(gpu(), random_numbers(n, 3), {n}, DType::kFloat64));
+  CHECK(many(wide) == one_by_one(wide));
+}
+
+TEST_CASE("cuda/squared_norms: numbers that do not go together are refused") {
+  const auto of = [](DType dtype) { return to_tensor(gpu(), random_numbers(8, 1), {8}, dtype); };
+  CHECK_THROWS_AS(many({of(DType::kBFloat16), of(DType::kBFloat16)}), Error);
+  CHECK_THROWS_AS(many({of(DType::kFloat64), of(DType::kFloat32)}), Error);
+  CHECK_THROWS_AS(many({of(DType::kFloat32), Tensor()}), Error);
 }
 
 TEST_CASE(

@@ -12,7 +12,7 @@
 #include "tests/support/errors.h"
 
 // Copies between the host and the device, through pinned slots and past them. What only a record of
-// calls shows is in shim_runtime_test.cpp and shim_pinned_test.cpp.
+// calls shows is in shim_runtime_test.cpp.
 namespace starling::tests {
 namespace {
 
