@@ -1,4 +1,4 @@
-// Functions and layers made of them, on a GPU against the CPU.
+// Functions, layers made of them and training steps, on a GPU against the CPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,13 +14,16 @@
 #include "core/config.h"
 #include "examples/plugin/gate.h"
 #include "examples/plugin/samples.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
 #include "layers/linear.h"
 #include "tests/cuda/support.h"
+#include "tests/cuda/training_job.h"
 #include "tests/layers/halves.h"
 #include "tests/operations/operation_table.h"
+#include "tests/support/numbers_of_ranks.h"
 
 namespace starling::tests {
 namespace {
@@ -250,6 +253,27 @@ TEST_CASE(
   const Numbers rows = to_numbers(f::one_hot(outside, 3, DType::kFloat32, pass).value());
   CHECK(rows[1] == 1.0);
   for (std::size_t i = 3; i < rows.size(); ++i) CHECK(std::isnan(rows[i]));
+}
+
+TEST_CASE("cuda/training: four steps equal those of the CPU") {
+  TrainingSettings settings;
+  settings.dtype = settings.compute = DType::kFloat64;
+  const auto transport = make_single_transport();
+  const auto train = [&](Backend& backend) {
+    TrainingJob job(backend, *transport, settings);
+    const std::vector<double> before = job.numbers();
+    for (int i = 0; i < 4; ++i) job.step();
+    job.finish();
+    const std::vector<double> after = job.numbers();
+    CHECK(test::largest_difference({before}, {after}) > 0.01);
+    return after;
+  };
+  for (const bool in_backward : {true, false}) {
+    settings.in_backward = in_backward;
+    settings.clip.norm = in_backward ? 0.0 : 0.5;
+    CpuBackend cpu(1);
+    CHECK(test::largest_difference({train(gpu())}, {train(cpu)}) < 1e-9);
+  }
 }
 
 }  // namespace starling::tests
