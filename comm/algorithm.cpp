@@ -1,10 +1,7 @@
 #include "comm/algorithm.h"
 
-#include <cstddef>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "comm/algorithms/builtin.h"

@@ -1,17 +1,12 @@
 #include "comm/bucket.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/agreement.h"
 #include "comm/replica.h"
 #include "core/error.h"
-#include "core/operations/updates.h"
 
 namespace starling {
 namespace {

@@ -1,7 +1,5 @@
 #include "comm/exchange_plan.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <set>
 
 #include "core/error.h"

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstddef>
-#include <string>
 
 #include "comm/flight.h"
 #include "comm/scheduler.h"

@@ -1,7 +1,5 @@
 #include "comm/transport.h"
 
-#include <string>
-
 #include "comm/mixers/messages.h"
 
 namespace starling {

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
-#include <string>
-#include <vector>
 
 #include "topology/mixing.h"
 #include "topology/picture.h"

@@ -1,4 +1,3 @@
-#include <string_view>
 
 #include "core/error.h"
 #include "topology/builtin.h"

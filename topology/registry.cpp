@@ -1,6 +1,5 @@
 #include <exception>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/error.h"
 #include "core/text.h"

@@ -1,7 +1,6 @@
 #include "topology/simulation.h"
 
 #include <cmath>
-#include <utility>
 
 #include "core/philox.h"
 

@@ -1,9 +1,4 @@
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/nodes.h"

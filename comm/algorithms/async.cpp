@@ -1,9 +1,4 @@
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"

@@ -1,7 +1,6 @@
 #include "comm/algorithms/averages.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 #include "comm/algorithms/builtin.h"

@@ -1,8 +1,3 @@
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"

@@ -1,12 +1,8 @@
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
-#include "core/operations/codecs.h"
 
 namespace starling {
 namespace {

@@ -1,10 +1,8 @@
 #include "comm/algorithms/compression.h"
 
 #include <algorithm>
-#include <string>
 
 #include "comm/exchange_plan.h"
-#include "core/operations/codecs.h"
 
 namespace starling {
 std::int64_t read_block(ConfigSection& config) {

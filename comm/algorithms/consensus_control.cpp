@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <utility>
 
 #include "comm/algorithms/updater.h"

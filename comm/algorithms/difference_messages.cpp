@@ -1,7 +1,6 @@
 #include "comm/algorithms/difference_messages.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <numeric>
 #include <utility>
 

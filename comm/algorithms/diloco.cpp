@@ -1,10 +1,3 @@
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <vector>
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"

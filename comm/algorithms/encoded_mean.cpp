@@ -1,10 +1,7 @@
 #include "comm/algorithms/encoded_mean.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <utility>
 
-#include "core/operations/codecs.h"
 #include "core/operations/pointwise.h"
 #include "kernels/decode_sum.h"
 

@@ -1,6 +1,3 @@
-#include <cstddef>
-#include <memory>
-#include <vector>
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"

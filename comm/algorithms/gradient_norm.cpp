@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <numeric>
-#include <utility>
 
 #include "comm/replica.h"
 #include "core/operations/pointwise.h"

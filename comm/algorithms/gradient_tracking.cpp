@@ -1,5 +1,3 @@
-#include <memory>
-#include <string>
 
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"

@@ -1,11 +1,6 @@
 #include "comm/algorithms/in_replica.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <utility>
-#include <vector>
 
 #include "comm/replica.h"
 #include "core/error.h"

@@ -1,9 +1,4 @@
-#include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstddef>
 #include <string>
-#include <vector>
 
 #include "core/error.h"
 #include "kernels/cpu/update.h"

@@ -1,9 +1,4 @@
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"

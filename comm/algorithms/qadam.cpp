@@ -1,9 +1,4 @@
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/bucketwise.h"
@@ -12,7 +7,6 @@
 #include "comm/algorithms/encoded_mean.h"
 #include "comm/algorithms/updater.h"
 #include "core/error.h"
-#include "core/operations/codecs.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizers/adam.h"

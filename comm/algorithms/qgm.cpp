@@ -1,8 +1,3 @@
-#include <cstddef>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"

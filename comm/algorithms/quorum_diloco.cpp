@@ -1,9 +1,7 @@
 #include "comm/algorithms/quorum_diloco.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/quorum.h"

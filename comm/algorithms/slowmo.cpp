@@ -1,10 +1,4 @@
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"

@@ -1,6 +1,5 @@
 #include "comm/algorithms/sparse_mean.h"
 
-#include <cstddef>
 #include <utility>
 
 namespace starling {

@@ -1,14 +1,9 @@
 #include "comm/algorithms/updater.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <utility>
 
-#include "core/device_trace.h"
 #include "core/error.h"
-#include "core/operations/updates.h"
 #include "core/trace.h"
 #include "kernels/optimizers/linear.h"
 

@@ -1,11 +1,6 @@
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "comm/engine/operation.h"
 #include "comm/flight.h"

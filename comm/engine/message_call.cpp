@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "comm/engine/operation.h"
 #include "comm/flight.h"

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <utility>
 
 #include "comm/engine/operation.h"
 #include "comm/flight.h"

@@ -1,16 +1,9 @@
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "comm/capture.h"
 #include "comm/engine/engine.h"
-#include "comm/transport.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
 

@@ -1,12 +1,10 @@
 #include "comm/mixers/encoded.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "comm/exchange_plan.h"
 #include "comm/mixers/messages.h"
 #include "core/error.h"
-#include "core/operations/codecs.h"
 #include "core/operations/pointwise.h"
 #include "kernels/decode_sum.h"
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "comm/flight.h"

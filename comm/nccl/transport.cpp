@@ -5,7 +5,6 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <unordered_map>

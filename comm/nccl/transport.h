@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "comm/nccl/nccl.h"
 #include "comm/transport.h"

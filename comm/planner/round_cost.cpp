@@ -1,6 +1,5 @@
 #include "comm/planner/round_cost.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "comm/engine/window.h"

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -11,7 +10,6 @@
 #include <cstring>
 #include <map>
 #include <string>
-#include <utility>
 
 #include "comm/shared/descriptors.h"
 #include "comm/shared/memory_sharing.h"

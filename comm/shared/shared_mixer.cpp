@@ -1,6 +1,5 @@
 #include "comm/shared/shared_mixer.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <utility>

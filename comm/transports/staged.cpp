@@ -1,7 +1,6 @@
 #include "comm/transports/staged.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>

@@ -1,7 +1,5 @@
 #include "comm/transports/sums.h"
 
-#include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <numeric>
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <iterator>
 #include <thread>
-#include <utility>
 
 #include "comm/agreement.h"
 #include "comm/flight.h"
