@@ -8,7 +8,7 @@
 
 namespace starling {
 
-/// The list of topologies: X(file, which has the maker; type in a config; what `--list topologies`
+/// The list of topologies: X(its maker is make_<this>; type in a config; what `--list topologies`
 /// says of it).
 #define STARLING_TOPOLOGIES(X)                                                                    \
   X(complete, "complete", "one group of all ranks, any number")                                   \
@@ -35,8 +35,8 @@ namespace starling {
     "ranks_per_node")                                                                             \
   X(custom, "custom", "rounds listed in the config")
 
-#define STARLING_DECLARE_TOPOLOGY(file, type, summary) \
-  std::unique_ptr<Topology> make_##file(ConfigSection& section, const RankLayout& site);
+#define STARLING_DECLARE_TOPOLOGY(name, type, summary) \
+  std::unique_ptr<Topology> make_##name(ConfigSection& section, const RankLayout& site);
 STARLING_TOPOLOGIES(STARLING_DECLARE_TOPOLOGY)
 #undef STARLING_DECLARE_TOPOLOGY
 

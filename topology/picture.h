@@ -3,19 +3,14 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdint>
 #include <iterator>
 #include <string>
 #include <utility>
-
-#include "topology/topology.h"
 
 namespace starling {
 
 inline constexpr std::array<const char*, 8> kColours{"#2563eb", "#dc2626", "#059669", "#d97706",
                                                      "#7c3aed", "#0891b2", "#be185d", "#4d7c0f"};
-inline constexpr double kPanel = 180.0;  ///< side of a round's panel, without its heading
-inline constexpr int kGraphRanks = 64;   ///< more are drawn as the matrix, not as a graph
 
 struct Point {
   double x, y;
@@ -63,9 +58,5 @@ class Picture {
  private:
   std::string body_;
 };
-
-/// Draws round k into the square below and right of `corner`: up to 64 ranks as a graph on a
-/// circle, more as a picture of the matrix.
-void draw_round(Picture& picture, const Round& round, int ranks, std::int64_t k, Point corner);
 
 }  // namespace starling

@@ -18,7 +18,7 @@ TopologyRegistry& topologies() {
 
 void register_builtin_topologies() {
   static const bool done = [] {
-#define STARLING_ADD_TOPOLOGY(file, type, summary) topologies().add(type, make_##file, summary);
+#define STARLING_ADD_TOPOLOGY(name, type, summary) topologies().add(type, make_##name, summary);
     STARLING_TOPOLOGIES(STARLING_ADD_TOPOLOGY)
 #undef STARLING_ADD_TOPOLOGY
     return true;

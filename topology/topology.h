@@ -12,7 +12,7 @@
 // What lives in topology: the mathematics of mixing. A topology is a file that gives groups, or
 // rows of a matrix, by round; round_table and neighbours serve several. mixing, mixing_matrix,
 // rational: exact products and spectra; check: what is refused before training; simulation: how
-// fast ranks agree; picture, draw_round, svg: drawings. It uses core alone and moves no data.
+// fast ranks agree; picture, svg: drawings. It uses core alone and moves no data.
 
 namespace starling {
 
