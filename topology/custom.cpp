@@ -179,9 +179,8 @@ class CustomReader {
 std::unique_ptr<Topology> make_custom(ConfigSection& section, const RankLayout& site) {
   const json rounds = section.raw(
       "rounds", "list of rounds",
-      "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: "
-      "a rank's own, default 1/size), or "
-      "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
+      "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: a rank's own, "
+      "default 1/size), or {\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L "
       "beside \"rows\" or \"groups\" these number nodes",
       R"([[{"ranks": [0, 1]}, {"ranks": [2, 3]}], [{"ranks": [0, 2]}, {"ranks": [1, 3]}]])");
   // A single rank always uses the identity, so that a config can be tried without mpirun.

@@ -167,14 +167,13 @@ std::unique_ptr<Topology> make_torus(ConfigSection& section, const RankLayout& s
   for (int r = 1; static_cast<std::int64_t>(r) * r <= n; ++r) {
     if (n % r == 0) rows = r;
   }
-  return make_graph(section, site, "own, up, down, left, right", 5,
-                    [rows, columns = n / rows](int i) {
-                      const int r = i / columns, c = i % columns;
-                      return std::vector{(r + rows - 1) % rows * columns + c,
-                                         (r + 1) % rows * columns + c,
-                                         r * columns + (c + columns - 1) % columns,
-                                         r * columns + (c + 1) % columns};
-                    });
+  return make_graph(
+      section, site, "own, up, down, left, right", 5, [rows, columns = n / rows](int i) {
+        const int r = i / columns, c = i % columns;
+        return std::vector{(r + rows - 1) % rows * columns + c, (r + 1) % rows * columns + c,
+                           r * columns + (c + columns - 1) % columns,
+                           r * columns + (c + 1) % columns};
+      });
 }
 
 /// Static exponential graph (Ying et al. 2021, arXiv 2110.13363): rank i receives from i - 2^k for
@@ -191,14 +190,15 @@ std::unique_ptr<Topology> make_static_exp(ConfigSection& section, const RankLayo
 /// The hypercube of log2 n dimensions, all of them every round: one-peer-exp's pairs at once.
 std::unique_ptr<Topology> make_hypercube(ConfigSection& section, const RankLayout& site) {
   const int n = site.ranks, dimensions = log2_up(n);
-  const NeighbourWeights weights = read_weights(
-      section, Rule::kUniform, "own, i xor 1, i xor 2, i xor 4, …", n, dimensions + 1);
+  const NeighbourWeights weights =
+      read_weights(section, Rule::kUniform, "own, i xor 1, i xor 2, i xor 4, …", n, dimensions + 1);
   need_power_of_two("hypercube", site);
   return std::make_unique<RoundTable>(n, neighbour_round(n, weights, [=](int i) {
-    std::vector<int> neighbours;
-    for (int b = 0; b < dimensions; ++b) neighbours.push_back(i ^ (1 << b));
-    return neighbours;
-  }));
+                                        std::vector<int> neighbours;
+                                        for (int b = 0; b < dimensions; ++b)
+                                          neighbours.push_back(i ^ (1 << b));
+                                        return neighbours;
+                                      }));
 }
 
 /// Rank 0 with every other rank, every round.
@@ -207,17 +207,16 @@ std::unique_ptr<Topology> make_star(ConfigSection& section, const RankLayout& si
   const NeighbourWeights weights = read_weights(section, Rule::kMetropolis, "", n, 0);
   if (weights.rule == Rule::kUniform && n > 2) {
     section.error("weights",
-                  "uniform weights on a star of {} ranks lose the mean (columns do not sum "
-                  "to 1, for the centre has "
-                  "more neighbours than the others); \"metropolis\" keeps it",
+                  "uniform weights on a star of {} ranks lose the mean (columns do not sum to 1, "
+                  "for the centre has more neighbours than the others); \"metropolis\" keeps it",
                   n);
   }
   return std::make_unique<RoundTable>(n, neighbour_round(n, weights, [n](int i) {
-    if (i > 0) return std::vector{0};
-    std::vector<int> all(static_cast<std::size_t>(n) - 1);
-    std::iota(all.begin(), all.end(), 1);
-    return all;
-  }));
+                                        if (i > 0) return std::vector{0};
+                                        std::vector<int> all(static_cast<std::size_t>(n) - 1);
+                                        std::iota(all.begin(), all.end(), 1);
+                                        return all;
+                                      }));
 }
 
 /// One-peer exponential graph in its directed form (Assran et al. 2019, arXiv 1811.10792): in round

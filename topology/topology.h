@@ -9,10 +9,10 @@
 #include "core/config.h"
 #include "core/registry.h"
 
-// What lives in topology: the mathematics of mixing. A topology is a file that gives groups, or
-// rows of a matrix, by round; round_table and neighbours serve several. mixing, mixing_matrix,
-// rational: exact products and spectra; check: what is refused before training; simulation: how
-// fast ranks agree; picture, svg: drawings. It uses core alone and moves no data.
+// What lives in topology: the mathematics of mixing. A topology gives groups, or rows of a matrix,
+// by round. pairs, neighbours and nodes have several each, base2 and custom one; round_table helps.
+// mixing, rational: exact products and spectra; check: what is refused before training; simulation:
+// how fast ranks agree; picture: drawings. It uses core alone and moves no data.
 
 namespace starling {
 

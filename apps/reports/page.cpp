@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "core/quantity.h"
 #include "topology/check.h"
-#include "topology/svg.h"
+#include "topology/picture.h"
 #include "topology/topology.h"
 
 namespace starling {

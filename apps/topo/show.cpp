@@ -17,8 +17,8 @@
 #include "core/text.h"
 #include "kernels/open_backend.h"
 #include "topology/mixing.h"
+#include "topology/picture.h"
 #include "topology/rational.h"
-#include "topology/svg.h"
 
 namespace starling {
 namespace {

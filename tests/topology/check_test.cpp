@@ -14,8 +14,8 @@
 #include "tests/topology/support.h"
 #include "topology/check.h"
 #include "topology/mixing.h"
+#include "topology/picture.h"
 #include "topology/rational.h"
-#include "topology/svg.h"
 
 using namespace starling;
 
@@ -63,19 +63,16 @@ bool well_formed(const std::string& xml) {
 TEST_CASE("topology/check: errors of numbers of ranks say which fit and who takes them") {
   CHECK(error_of("ring", 5) ==
         "2 [topology] ring needs an even number of ranks, not 5; for 5 ranks: base-2, complete, "
-        "directed-exp, hierarchical, "
-        "random-matching, star, static-exp, static-ring, torus");
+        "directed-exp, hierarchical, random-matching, star, static-exp, static-ring, torus");
   CHECK(error_of("one-peer-exp", 6) ==
         "2 [topology] one-peer-exp needs a power of two of ranks (1, 2, 4, 8, …), not 6; for 6 "
         "ranks: base-2, complete, directed-exp, "
         "hierarchical, random-matching, ring, shift-one, star, static-exp, static-ring, torus");
   CHECK(error_of("alternating-exp-ring", 4, {}, 4) ==
         "2 [topology] alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that "
-        "is 2, 4, 8, …, not 4/4; set "
-        "ranks_per_node, or for "
-        "4 ranks: base-2, complete, directed-exp, hierarchical, hypercube, one-peer-exp, "
-        "random-matching, ring, shift-one, star, "
-        "static-exp, static-ring, torus");
+        "is 2, 4, 8, …, not 4/4; set ranks_per_node, or for 4 ranks: base-2, complete, "
+        "directed-exp, hierarchical, hypercube, one-peer-exp, random-matching, ring, shift-one, "
+        "star, static-exp, static-ring, torus");
   CHECK(contains(error_of("alternating-exp-ring", 9, {}, 2), "not 9/2"));
   CHECK(contains(error_of("bse-2", 4), "did you mean 'base-2'?"));
   CHECK(contains(error_of("ring", 4, {{"sede", 3}}), "sede"));
@@ -117,9 +114,7 @@ TEST_CASE("topology/check: what an algorithm asks of a topology, and which ones 
                      section);
         }) ==
         "[config] mine.json: type: 'ring' for 6 ranks is not for the algorithm mine: its rounds "
-        "differ; these are: complete, hierarchical, "
-        "star, "
-        "static-ring, torus");
+        "differ; these are: complete, hierarchical, star, static-ring, torus");
 }
 
 TEST_CASE("topology/check: good custom topologies") {
@@ -165,8 +160,7 @@ TEST_CASE("topology/check: custom topologies that keep no mean are refused by ro
       "rank mixes must sum to 1");
   CHECK(error_of_custom(2, R"([{"rows": [[[0, 0.5], [1, 0.5]], [[1, 1]]]}])") ==
         "2 [topology] 'custom' for 2 ranks: column 0 of round 0 sums to 0.5, not 1; columns must "
-        "sum to 1 too, or the mean of all ranks "
-        "drifts");
+        "sum to 1 too, or the mean of all ranks drifts");
   CHECK(contains(
       error_of_custom(
           3, R"([{"rows": [[[0, 0.333333], [1, 0.333333], [2, 0.333333]], [[1, 1]], [[2, 1]]]}])"),
@@ -176,8 +170,7 @@ TEST_CASE("topology/check: custom topologies that keep no mean are refused by ro
 TEST_CASE("topology/check: custom topologies that never mix are refused") {
   CHECK(error_of_custom(2, R"([[{"ranks": [0, 1], "weight": 0}]])") ==
         "2 [topology] 'custom' for 2 ranks does not mix in its 1 round: values only change places "
-        "and never mix; give ranks a self weight "
-        "above 0");
+        "and never mix; give ranks a self weight above 0");
   CHECK(contains(error_of_custom(3, R"([{"rows": [[[1, 1]], [[2, 1]], [[0, 1]]]}])"),
                  "only change places"));
   CHECK(contains(error_of_custom(4, R"([[{"ranks": [0, 1]}, {"ranks": [2, 3]}]])"),

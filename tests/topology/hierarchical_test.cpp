@@ -149,9 +149,8 @@ TEST_CASE(
 TEST_CASE("topology/hierarchical: errors") {
   CHECK(error_of("hierarchical", 9, {}, 2) ==
         "2 [topology] hierarchical needs whole nodes: a number of ranks that ranks_per_node = 2 "
-        "divides, not 9; set ranks_per_node, or for 9 "
-        "ranks: base-2, complete, directed-exp, random-matching, star, static-exp, static-ring, "
-        "torus");
+        "divides, not 9; set ranks_per_node, or for 9 ranks: base-2, complete, directed-exp, "
+        "random-matching, star, static-exp, static-ring, torus");
   CHECK(error_of("hierarchical", 6, {{"inter", "ring"}}, 2) ==
         "2 [topology] hierarchical over 3 nodes of 2 ranks, inter: ring needs an even number of "
         "ranks, not 3; for 3 ranks: base-2, complete, "

@@ -1,8 +1,6 @@
 // Gossip on quadratics against what is known of it.
 #include <doctest/doctest.h>
 
-#include <cmath>
-
 #include "tests/topology/support.h"
 #include "topology/check.h"
 #include "topology/simulation.h"

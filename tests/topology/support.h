@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "topology/svg.h"
+#include "topology/picture.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,6 @@
 
 #include "core/text.h"
 #include "topology/mixing.h"
-#include "topology/picture.h"
 #include "topology/rational.h"
 
 namespace starling {
