@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
-#include "comm/algorithms/in_replica.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/messages.h"
 #include "comm/replica.h"

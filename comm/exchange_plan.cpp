@@ -61,11 +61,8 @@ Exchange plan_nodes(const Round& round, int rank) {
   Round between = round;
   between.ranks_per_node = 1;
   const Exchange nodes = plan_exchange(between, node);
-  Exchange exchange;
-  exchange.kind = Exchange::Kind::kNodes;
+  Exchange exchange{.kind = Exchange::Kind::kNodes, .self_weight = 0.0, .weights = {1.0}};
   for (int r = 0; r < per_node; ++r) exchange.group.push_back(node * per_node + r);
-  exchange.self_weight = 0.0;
-  exchange.weights = {1.0};
   const auto peers_of = [&](const std::vector<int>& of) {
     std::vector<int> peers;
     for (const int other : of) {
@@ -110,16 +107,14 @@ Exchange as_messages(const Exchange& exchange, int rank) {
   require(exchange.kind != Exchange::Kind::kNodes, "exchange",
           "a round over nodes as messages; plan it flat");
   if (exchange.kind != Exchange::Kind::kGroupSum) return exchange;
-  Exchange messages;
-  messages.kind = Exchange::Kind::kNeighbours;
-  for (const int member : exchange.group) {
-    if (member != rank) messages.send_to.push_back(member);
-  }
-  messages.receive_from = messages.send_to;
-  messages.weights.assign(messages.send_to.size(), exchange.weights[0]);
+  std::vector<int> others = exchange.group;
+  std::erase(others, rank);
   // The sum contained this rank's own term once
-  messages.self_weight = exchange.self_weight + exchange.weights[0];
-  return messages;
+  return {.kind = Exchange::Kind::kNeighbours,
+          .send_to = others,
+          .receive_from = others,
+          .self_weight = exchange.self_weight + exchange.weights[0],
+          .weights = std::vector<double>(others.size(), exchange.weights[0])};
 }
 
 ExchangeSchedule::ExchangeSchedule(const Topology* topology, int rank, bool flat)

@@ -1,9 +1,12 @@
 #include <algorithm>
 
+#include "comm/agreement.h"
 #include "comm/algorithms/builtin.h"
-#include "comm/algorithms/nodes.h"
 #include "comm/algorithms/updater.h"
+#include "comm/exchange_plan.h"
+#include "core/error.h"
 #include "core/operations/pointwise.h"
+#include "topology/round_table.h"
 
 namespace starling {
 namespace {
@@ -110,7 +113,50 @@ class AllReduce final : public Algorithm {
   StepInfo info_;
 };
 
+Exchange planned(Transport& transport, const Round& round) {
+  transport.prepare(summed_groups(RoundTable(transport.size(), round), false));
+  return plan_exchange(round, transport.rank());
+}
+
+/// Plans the mean over all ranks in two levels, nodes and ranks, and prepares the transport for it.
+Exchange mean_by_nodes(Transport& transport, int per_node) {
+  return planned(transport, {.groups = {mean_group(0, transport.size() / per_node, true)},
+                             .rows = {},
+                             .ranks_per_node = per_node});
+}
+
+/// Plans the sum over this rank's node, and prepares the transport for it. With two ranks the
+/// received buffer is the other rank's alone.
+Exchange sum_in_node(Transport& transport, int per_node) {
+  std::vector<Group> nodes;
+  for (int first = 0; first < transport.size(); first += per_node)
+    nodes.push_back(mean_group(first, per_node, true));
+  return planned(transport, {.groups = nodes, .rows = {}});
+}
+
 }  // namespace
+
+std::int64_t read_ranks_per_node(ConfigSection& config) {
+  return config.integer(
+      "ranks_per_node", 0, Range::closed(0, 1e6),
+      "consecutive ranks that share a node; 0: the topology's, or those of a host");
+}
+
+int ranks_per_node(const AlgorithmSite& site) {
+  if (site.ranks_per_node > 0) return static_cast<int>(site.ranks_per_node);
+  World& world = site.transport.world();
+  const double here = world.local_size();
+  double most[2] = {here, -here};
+  if (world.size() > 1) world.max(most, 2);
+  const int count = static_cast<int>(most[0]);
+  if (most[0] != -most[1] || world.size() % count != 0) {
+    fail_on_all_ranks(
+        ExitCode::kUsage, "config", {.key = "sync.algorithm.ranks_per_node"},
+        "is not given, and hosts have {} to {} of the {} ranks; give a number that divides them",
+        -most[1], most[0], world.size());
+  }
+  return count;
+}
 
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) {
   return std::make_unique<AllReduce>(site, 1.0 / site.transport.size(), false, Exchange());

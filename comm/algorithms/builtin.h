@@ -5,8 +5,8 @@
 #include "comm/algorithm.h"
 
 // This folder has one file for each algorithm, and what they share: updater (the fused update of a
-// bucket), gradient_norm (clipping, fp16's overflow flag). A new algorithm is a file that defines
-// plan_<type>, a line of the list below, documentation and tests.
+// bucket, clipping, fp16's overflow flag). A new algorithm is a file that defines plan_<type>, a
+// line of the list below, documentation and tests.
 
 namespace starling {
 
@@ -57,5 +57,17 @@ std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool a
 /// All-reduce with default settings, over all ranks or those of each node.
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site);
 std::unique_ptr<Algorithm> make_node_all_reduce(const AlgorithmSite& site, int per_node);
+/// The key ranks_per_node, for AlgorithmNeeds::by_nodes; 0: as in the topology, or by host.
+std::int64_t read_ranks_per_node(ConfigSection& config);
+/// The number of ranks per node, from the config or the hosts. Collective. Error(kUsage) on every
+/// rank if hosts have different numbers of ranks, or the number does not divide that of all ranks.
+int ranks_per_node(const AlgorithmSite& site);
+
+/// Runs an algorithm between replicas (comm/replica.h): what `make` makes gets this rank's part of
+/// each bucket for a bucket, and the mean over its replica for gradients. `site`: its buckets are
+/// whole, its transport is Replica::between().
+std::unique_ptr<Algorithm> make_in_replica(
+    const AlgorithmSite& site,
+    const std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)>& make);
 
 }  // namespace starling

@@ -1,4 +1,3 @@
-
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/disagreement.h"

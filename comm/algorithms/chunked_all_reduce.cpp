@@ -1,8 +1,7 @@
-
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/coded_mean.h"
 #include "comm/algorithms/compression.h"
-#include "comm/algorithms/encoded_mean.h"
 
 namespace starling {
 namespace {

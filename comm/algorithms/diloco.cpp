@@ -1,11 +1,8 @@
-
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/coded_mean.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/algorithms/encoded_mean.h"
 #include "comm/algorithms/outer_steps.h"
-#include "comm/algorithms/quorum_diloco.h"
-#include "comm/algorithms/sparse_mean.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 

@@ -6,11 +6,33 @@
 #include <vector>
 
 #include "comm/algorithm.h"
-#include "kernels/optimizer.h"
+#include "core/error.h"
+#include "kernels/cpu/update.h"
+#include "kernels/math/update_loop.h"
+#include "kernels/optimizers/sgd.h"
 
 // Disagreement between ranks: how a step changes it (DisagreementModel, for comm/growth.h), and how
-// large it becomes (for the planner).
+// large it becomes (for the planner); and sgd's momentum, on which it depends.
 namespace starling {
+
+/// The settings of the run's `sgd`, for algorithms whose formulas are about its momentum.
+inline const rules::Sgd& sgd_of(const OptimizerRule& rule) {
+  const auto* kernel = dynamic_cast<const RuleKernel<rules::Sgd, cpu::IsaLaunch>*>(&rule);
+  require(kernel, "algorithm", "the optimizer is not sgd");
+  return kernel->rule();
+}
+
+/// The momentum of sgd; 0 for other optimizers, whose update without gradient is the identity.
+inline double momentum_of(const OptimizerRule& rule) {
+  const auto* kernel = dynamic_cast<const RuleKernel<rules::Sgd, cpu::IsaLaunch>*>(&rule);
+  return kernel ? kernel->rule().momentum : 0.0;
+}
+
+/// AlgorithmNeeds::rule_fault that rejects Nesterov's momentum.
+inline std::string nesterov_fault(const OptimizerRule& rule) {
+  return sgd_of(rule).nesterov ? "its formulas are of plain momentum; allowed: \"nesterov\": false"
+                               : "";
+}
 
 /// Gossip: every `interval` steps x moves towards its mix, by the fraction `part` of the distance;
 /// every `mean_every` exchanges (0: never) the mix is the mean over all ranks.

@@ -1,8 +1,6 @@
-
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
-#include "comm/algorithms/momentum.h"
 #include "core/operations/pointwise.h"
 #include "kernels/optimizers/linear.h"
 

@@ -1,18 +1,171 @@
 #include "comm/algorithms/gossip.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
-#include "comm/algorithms/consensus_control.h"
 #include "comm/algorithms/disagreement.h"
+#include "comm/replica.h"
 #include "core/error.h"
+#include "core/operations/pointwise.h"
+#include "core/operations/reduce.h"
+#include "kernels/decode_sum.h"
 #include "topology/round_table.h"
 
 namespace starling {
 namespace {
+
+/// Consensus control (Kong et al. 2021, arXiv 2102.04828): if the ranks' relative distance exceeds
+/// δ, the next exchange is the mean over all ranks. Every check_every steps the ranks start to sum
+/// ‖x - c‖² and ‖x‖², where c is the step's mix; when the sums are due, as many steps later, and
+/// the root of their ratio exceeds δ, the next exchange is global.
+class ConsensusControl {
+ public:
+  /// `saved`: fp64 [kSaved], saved in checkpoints.
+  ConsensusControl(const AlgorithmSite& site, double above, std::int64_t check_every,
+                   std::int64_t interval, Tensor saved);
+  static constexpr std::int64_t kSaved = 8;
+
+  /// Rounds 2k are those of the given topology, rounds 2k + 1 the mean over all ranks.
+  const Topology& topology() const { return *topology_; }
+  /// At the beginning of a step: evaluates the sums that are due, after wait(ticket).
+  template <class Wait>
+  void begin(std::int64_t step, const Wait& wait) {
+    step_ = step;
+    if (step % check_every_ != 0 || !summing_) return;
+    settle(wait);
+    judge();
+  }
+  /// The round of the exchange that starts now; `global`: it is a mean in any case.
+  std::int64_t next_round(bool global);
+  /// The last result of next_round() while that exchange is in flight; otherwise -1.
+  std::int64_t in_flight = -1;
+
+  /// Called before the updates of a step that mixes.
+  void start_measuring();
+  /// Adds ‖x - c‖² and ‖x‖² of a bucket, on the update stream.
+  void measure(const Tensor& x, const Mix& mix);
+  /// Called after the updates: starts the sums over ranks, in steps that check.
+  void start_sums();
+
+  template <class Wait>
+  void settle(const Wait& wait) {
+    if (ticket_) wait(ticket_);
+    ticket_ = 0;
+  }
+  /// Writes the state to `saved`, while nothing is in flight; restore() reads it.
+  void save();
+  void restore();
+
+ private:
+  bool checks(std::int64_t step) const { return step % check_every_ == 0; }
+  void judge();
+
+  Backend& backend_;
+  Transport& transport_;
+  Replica* replica_;  ///< whose other ranks measure other parts
+  std::unique_ptr<Topology> topology_;
+  double above_;
+  std::int64_t check_every_, interval_, step_ = 0, rounds_ = 0;
+  bool summing_ = false, measuring_ = false, global_next_ = false;
+  Tensor own_, sums_, saved_, apart_;  ///< fp64 [2] of this rank and of all; x - c of a bucket
+  Ticket ticket_ = 0;
+};
+
+ConsensusControl::ConsensusControl(const AlgorithmSite& site, double above,
+                                   std::int64_t check_every, std::int64_t interval, Tensor saved)
+    : backend_(site.backend),
+      transport_(site.transport),
+      replica_(site.replica),
+      topology_(std::make_unique<WithGlobalRounds>(*site.topology, 2)),
+      above_(above),
+      check_every_(check_every),
+      interval_(interval),
+      own_(site.backend, Shape{2}, DType::kFloat64),
+      sums_(site.backend, Shape{2}, DType::kFloat64),
+      saved_(std::move(saved)) {
+  backend_.fill(own_, 0.0);
+  backend_.fill(sums_, 0.0);
+}
+
+std::int64_t ConsensusControl::next_round(bool global) {
+  global |= std::exchange(global_next_, false);
+  return global ? 1 : 2 * rounds_++;
+}
+
+void ConsensusControl::start_measuring() {
+  // A step checks what it mixed, or what was mixed last before it.
+  measuring_ =
+      (step_ + interval_ - 1) / check_every_ > (step_ - 1 + check_every_) / check_every_ - 1;
+  if (measuring_) on_update_stream(backend_, [&] { backend_.fill(own_, 0.0); });
+}
+
+void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
+  if (!measuring_) return;
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  if (!mix.received.empty()) {
+    if (!apart_ || apart_.elements() < x.elements())
+      apart_ = Tensor(backend_, x.shape(), x.dtype());
+    const Tensor difference = apart_.slice(0, Shape{x.elements()});
+    std::vector<Tensor> terms{x};
+    std::vector<double> weights{1.0 - mix.self_weight};
+    for (std::size_t k = 0; !mix.encoded && k < mix.received.size(); ++k) {
+      terms.push_back(mix.received[k]);
+      weights.push_back(-mix.weights[mix.sum ? 0 : k]);
+    }
+    weighted_sum(backend_, terms, weights, difference);
+    if (mix.encoded)
+      decode_sum(backend_, mix.received, mix.encoded, -mix.weights[0], difference, true);
+    backend_.reduce(Reduce::squared_distance(difference, {}, own_, 0));
+  }
+  backend_.reduce(Reduce::squared_distance(x, {}, own_, 1));
+}
+
+void ConsensusControl::start_sums() {
+  measuring_ = false;
+  if (!checks(step_)) return;
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  backend_.copy(own_, sums_);  // own_ may be overwritten while the sum is in flight
+  ticket_ = transport_.start_sum(sums_, sums_, {step_, 0, step_});
+  summing_ = true;
+}
+
+void ConsensusControl::judge() {
+  std::array<double, 2> sums{};
+  on_update_stream(backend_, [&] { backend_.copy_to_host(sums_, sums.data()); });
+  if (replica_) replica_->sum(sums.data(), sums.size(), {.step = step_});
+  if (sums[1] > 0.0 && std::sqrt(sums[0] / sums[1]) > above_) global_next_ = true;
+  summing_ = false;
+}
+
+void ConsensusControl::save() {
+  std::array<double, kSaved> values{};
+  on_update_stream(backend_, [&] {
+    backend_.copy_to_host(own_, values.data());
+    backend_.copy_to_host(sums_, values.data() + 2);
+  });
+  values[4] = summing_ ? 1.0 : 0.0;
+  values[5] = global_next_ ? 1.0 : 0.0;
+  values[6] = static_cast<double>(rounds_);
+  values[7] = static_cast<double>(in_flight);
+  backend_.copy_from_host(values.data(), saved_);
+}
+
+void ConsensusControl::restore() {
+  std::array<double, kSaved> values{};
+  on_update_stream(backend_, [&] {
+    backend_.copy_to_host(saved_, values.data());
+    backend_.copy_from_host(values.data(), own_);
+    backend_.copy_from_host(values.data() + 2, sums_);
+  });
+  summing_ = values[4] != 0.0;
+  global_next_ = values[5] != 0.0;
+  rounds_ = static_cast<std::int64_t>(values[6]);
+  in_flight = static_cast<std::int64_t>(values[7]);
+}
 
 /// Mixes with the neighbours and updates. With order awc step t mixes what round t - 1 brought
 /// (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole
@@ -236,6 +389,28 @@ std::vector<KeptState> states_of(const GossipSettings& settings) {
   if (settings.global_above == 0.0) return {};
   return {
       {.name = "consensus_control", .dtype = DType::kFloat64, .numbers = ConsensusControl::kSaved}};
+}
+
+DisagreementModel model_of_mixing(const OptimizerRule& rule, const PartialMix& how) {
+  const double beta = momentum_of(rule),
+               rest = std::pow(beta, static_cast<double>(how.interval - 1));
+  // The steps without an exchange take (β + β² + …)·m from x. Example: with β = 0.9 and interval 3
+  // that is 1.71 m.
+  const double alone = beta < 1.0 ? beta * (1.0 - rest) / (1.0 - beta) : 0.0;
+  return {.states = 1,
+          .step =
+              [=](auto& z, const auto& mix) {
+                add(z[0], -alone, z[1]);
+                scale(z[1], rest * beta);
+                if (how.adapt_then_combine) add(z[0], -1.0, z[1]);
+                std::vector<double> mixed = z[0];
+                mix(mixed);
+                scale(z[0], 1.0 - how.part);
+                add(z[0], how.part, mixed);
+                if (!how.adapt_then_combine) add(z[0], -1.0, z[1]);
+              },
+          .steps = how.interval,
+          .mean_every = how.mean_every};
 }
 
 AlgorithmGrowth growth_of(const GossipSettings& settings) {

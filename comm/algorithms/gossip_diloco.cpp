@@ -1,4 +1,3 @@
-
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"

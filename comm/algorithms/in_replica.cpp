@@ -1,7 +1,6 @@
-#include "comm/algorithms/in_replica.h"
-
 #include <algorithm>
 
+#include "comm/algorithms/builtin.h"
 #include "comm/replica.h"
 #include "core/error.h"
 

@@ -1,9 +1,7 @@
-
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
-#include "comm/algorithms/nodes.h"
 
 namespace starling {
 namespace {

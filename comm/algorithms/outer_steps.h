@@ -6,6 +6,7 @@
 
 #include "comm/algorithm.h"
 #include "comm/algorithms/averages.h"
+#include "comm/algorithms/coded_mean.h"
 #include "core/config.h"
 #include "kernels/optimizer.h"
 
@@ -54,5 +55,18 @@ void set_learning(AlgorithmCost& cost, std::optional<AlgorithmCost::Learning> le
 /// a' = a - ν(nesterov ? Δ + μs' : s'), x' = (1-blend)a' + blend·x.
 std::unique_ptr<OptimizerRule> make_outer_rule(const OuterSettings& settings, double share,
                                                double blend);
+
+/// diloco's keys `quorum`, `grace_ms` and `late`.
+struct DiLoCoQuorum {
+  std::int64_t ranks = 0;  ///< q; 0: all are waited for
+  double grace_seconds = 1.0;
+  bool carry = false;  ///< a difference that was late counts in the rank's next one
+};
+
+/// DiLoCo whose outer steps wait for a quorum (quorum.h). Kept: the anchor, s, and with `carry` a
+/// difference and its weights, of each fragment one, fp64; with error feedback the residual.
+std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> maker_of_quorum_diloco(
+    const OuterSettings& settings, double blend, const DiLoCoQuorum& quorum,
+    const DifferenceCode& code);
 
 }  // namespace starling

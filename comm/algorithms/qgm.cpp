@@ -1,10 +1,8 @@
-
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
-#include "comm/algorithms/momentum.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {

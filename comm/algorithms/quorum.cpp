@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/algorithms/difference_messages.h"
+#include "comm/algorithms/coded_mean.h"
 #include "comm/other_ranks.h"
 #include "core/error.h"
 #include "core/log.h"

@@ -1,9 +1,7 @@
-#include "comm/algorithms/quorum_diloco.h"
-
 #include <algorithm>
 #include <utility>
 
-#include "comm/algorithms/averages.h"
+#include "comm/algorithms/outer_steps.h"
 #include "comm/algorithms/quorum.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"

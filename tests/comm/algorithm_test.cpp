@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithms/nodes.h"
+#include "comm/algorithms/builtin.h"
 #include "comm/transports/forwarding.h"
 #include "core/trace.h"
 #include "kernels/open_backend.h"
@@ -90,8 +90,7 @@ TEST_CASE("comm/algorithm: diloco's anchors change when all of an outer step's m
       job.exchange = exchange;
       job.steps = 8;
       std::atomic<int> changes{0};
-      FakeWorld(2).run([&](Transport& fake) {
-        const std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+      FakeWorld(2).run([&](Transport& fake, Backend& backend) {
         const std::vector<Bucket>* of = nullptr;
         std::vector<std::vector<double>> before;
         AfterWaits transport(fake, [&] {
@@ -104,7 +103,7 @@ TEST_CASE("comm/algorithm: diloco's anchors change when all of an outer step's m
           if (!before.empty() && now != before) ++changes;
           before = now;
         };
-        run_job(own, transport, *backend);
+        run_job(own, transport, backend);
       });
       CHECK(changes >= 2 * 2);
     }
@@ -118,12 +117,10 @@ TEST_CASE(
   job.steps = 2;
   for (const bool overlap : {true, false}) {
     job.overlap = overlap;
-    FakeWorld world(2);
     std::atomic<int> started{0};
-    world.run([&](Transport& transport) {
-      const auto backend = open_backend(DeviceType::kCpu, 1);
+    FakeWorld(2).run([&](Transport& transport, Backend& backend) {
       Noting noting(transport, started, overlap ? 2 : 0);
-      test::run_job(job, noting, *backend);
+      test::run_job(job, noting, backend);
       if (transport.rank() == 0 || !overlap) {
         CHECK((noting.notes.find("++") != std::string::npos) == overlap);
       }
@@ -230,14 +227,11 @@ TEST_CASE("comm/algorithm: exchanges and updates show on the timeline with their
   Job job;
   job.steps = 2;
   job.bucket_bytes = 1e9;
-  std::vector<std::unique_ptr<Backend>> backends;
-  for (int r = 0; r < 2; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
-  FakeWorld world(2);
   std::string events;
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport, Backend& backend) {
     Tracer tracer(transport.rank());
     Tracer::install(&tracer);
-    test::run_job(job, transport, *backends[static_cast<std::size_t>(transport.rank())]);
+    test::run_job(job, transport, backend);
     Tracer::install(nullptr);
     if (transport.rank() == 0) events = tracer.events({});
   });

@@ -4,8 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithms/encoded_mean.h"
-#include "comm/algorithms/sparse_mean.h"
+#include "comm/algorithms/coded_mean.h"
 #include "comm/transports/forwarding.h"
 #include "kernels/open_backend.h"
 #include "support.h"

@@ -1,7 +1,9 @@
-#include "comm/algorithms/encoded_mean.h"
+#include "comm/algorithms/coded_mean.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "kernels/decode_sum.h"
 
@@ -15,14 +17,82 @@ std::int64_t chunk_size(std::int64_t elements, int ranks) {
 }
 
 Exchange between(std::vector<int> to, std::vector<int> from) {
-  Exchange exchange;
-  exchange.kind = Exchange::Kind::kNeighbours;
-  exchange.send_to = std::move(to);
-  exchange.receive_from = std::move(from);
-  return exchange;
+  return {.kind = Exchange::Kind::kNeighbours,
+          .send_to = std::move(to),
+          .receive_from = std::move(from)};
 }
 
 }  // namespace
+
+std::string code_name(int number) {
+  switch (number) {
+    case static_cast<int>(Code::kNone): return "numbers as they are";
+    case static_cast<int>(Code::kBf16): return "bf16";
+    case static_cast<int>(Code::kInt8): return "int8";
+    case static_cast<int>(Code::kInt4): return "int4";
+    default: break;
+  }
+  const int bits = number - DifferenceCode::kSparse;
+  return bits == 2 || bits == 4 || bits == 8 ? fmt::format("sparse, {} bits", bits)
+                                             : fmt::format("an unknown code, {}", number);
+}
+
+DifferenceMessages::DifferenceMessages(const AlgorithmSite& site, DifferenceCode code)
+    : backend_(site.backend), buckets_(site.buckets), code_(code) {
+  if (!code_.sparse) return;
+  for (const Bucket& bucket : buckets_) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+    for (const BucketSlot& slot : bucket.layout->slots)
+      parts.emplace_back(slot.offset, slot.elements);
+    std::sort(parts.begin(), parts.end());
+    layouts_.emplace_back(backend_, bucket.parameters.elements(), parts, code_.sparse->block,
+                          code_.sparse->share, code_.sparse->value_bits);
+  }
+}
+
+std::int64_t DifferenceMessages::bytes(int bucket) const {
+  const auto b = static_cast<std::size_t>(bucket);
+  if (code_.sparse) return layouts_[b].bytes;
+  const Tensor& numbers = buckets_[b].parameters;
+  return message_bytes(code_.compressor.code, numbers.dtype(), numbers.elements(),
+                       code_.compressor.block);
+}
+
+void DifferenceMessages::encode(int bucket, const Tensor& numbers, const Tensor& minus,
+                                const Tensor& residual, const Tensor& message) {
+  if (code_.sparse) {
+    backend_.sparse_encode({.x = numbers,
+                            .message = message,
+                            .layout = layouts_[static_cast<std::size_t>(bucket)],
+                            .minus = minus,
+                            .residual = residual,
+                            .decay = code_.error_decay});
+  } else {
+    backend_.encode({.x = numbers,
+                     .message = message,
+                     .code = code_.compressor.code,
+                     .block = code_.compressor.block,
+                     .minus = minus,
+                     .residual = residual,
+                     .decay = code_.error_decay});
+  }
+}
+
+void DifferenceMessages::mean(int bucket, const std::vector<Tensor>& messages,
+                              const std::vector<double>& weights, const Tensor& out) {
+  if (code_.sparse) {
+    backend_.sparse_decode({.messages = messages,
+                            .weights = {weights.begin(), weights.end()},
+                            .out = out,
+                            .layout = layouts_[static_cast<std::size_t>(bucket)],
+                            .of_all = code_.sparse->of_all});
+    return;
+  }
+  EncodedTerms terms{.code = code_.compressor.code, .block = code_.compressor.block};
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (const double weight : weights) terms.weights.push_back(weight / all);
+  decode_sum(backend_, messages, terms, 1.0, out, false);
+}
 
 EncodedMean::EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor,
                          Residuals residuals)
@@ -155,6 +225,51 @@ void EncodedMean::finish(int bucket, const Wait& wait) {
 void EncodedMean::settle(State& state, int bucket, const Wait& wait) {
   for (const Ticket ticket : state.tickets) wait(ticket, bucket);
   state.tickets.clear();
+}
+
+SparseMean::SparseMean(const AlgorithmSite& site, const DifferenceCode& code, Residuals residuals)
+    : backend_(site.backend),
+      transport_(site.transport),
+      messages_(site, code),
+      residuals_(std::move(residuals)),
+      states_(site.buckets.size()) {
+  for (std::size_t b = 0; b < states_.size(); ++b) {
+    for (int j = 0; j < transport_.size(); ++j)
+      states_[b].messages.emplace_back(backend_, Shape{messages_.bytes(static_cast<int>(b))},
+                                       DType::kUInt8);
+  }
+}
+
+void SparseMean::start(int bucket, const Tensor& numbers, const Tensor& minus, const Tensor& out,
+                       std::int64_t step) {
+  const auto b = static_cast<std::size_t>(bucket);
+  const int rank = transport_.rank();
+  State& state = states_[b];
+  state.out = out;
+  const Tensor& own = state.messages[static_cast<std::size_t>(rank)];
+  {
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    messages_.encode(bucket, numbers, minus,
+                     residuals_.of_numbers.empty() ? Tensor() : residuals_.of_numbers[b], own);
+  }
+  std::vector<int> others;
+  std::vector<Tensor> received;
+  for (int j = 0; j < transport_.size(); ++j) {
+    if (j == rank) continue;
+    others.push_back(j);
+    received.push_back(state.messages[static_cast<std::size_t>(j)]);
+  }
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  state.ticket =
+      transport_.start_exchange(between(others, others), own, received, {step, bucket, step});
+}
+
+void SparseMean::finish(int bucket, const Wait& wait) {
+  State& state = states_[static_cast<std::size_t>(bucket)];
+  wait(std::exchange(state.ticket, 0), bucket);
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  messages_.mean(bucket, state.messages, std::vector<double>(state.messages.size(), 1.0),
+                 state.out);
 }
 
 }  // namespace starling

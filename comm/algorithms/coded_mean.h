@@ -2,13 +2,66 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/algorithm.h"
 #include "comm/algorithms/compression.h"
+#include "core/operations/sparse.h"
 
+// How algorithms that average by messages of their own encode them: differences of whole buckets,
+// and means over all ranks.
 namespace starling {
+
+/// The keys of a sparse exchange.
+struct SparseSettings {
+  double share = 1.0 / 16.0;  ///< of a block's numbers that is sent
+  std::int64_t block = 4096;
+  int value_bits = 2;
+  bool of_all = false;  ///< means over all ranks, not over an entry's senders
+  /// Bytes of a message per byte of fp32 numbers in whole blocks.
+  double wire() const {
+    const double bits =
+        share * ((block > 4096 ? 16.0 : 12.0) + value_bits) + 32.0 / static_cast<double>(block);
+    return bits / 32.0;
+  }
+};
+
+/// How differences travel (`sync.exchange`).
+struct DifferenceCode {
+  Compressor compressor = {.code = Code::kNone};
+  std::optional<SparseSettings> sparse = std::nullopt;
+  double error_decay = 0.0;  ///< 0: without error feedback
+  bool encodes() const { return compressor.code != Code::kNone || sparse; }
+  /// Tells codes of one length apart where a message is announced; code_name() has its words.
+  int number() const {
+    return sparse ? kSparse + sparse->value_bits : static_cast<int>(compressor.code);
+  }
+  static constexpr int kSparse = 16;
+};
+std::string code_name(int number);
+
+/// Messages that hold a whole bucket's difference, and their mean. On the current stream.
+class DifferenceMessages {
+ public:
+  DifferenceMessages(const AlgorithmSite& site, DifferenceCode code);
+  std::int64_t bytes(int bucket) const;
+  /// message = C(v), v = numbers - minus + residual; residual' = error_decay · (v - C(v)).
+  void encode(int bucket, const Tensor& numbers, const Tensor& minus, const Tensor& residual,
+              const Tensor& message);
+  /// out = Σ w·C / Σ w, in the messages' order; sparse: of an entry over those that sent it, or
+  /// over all. A weight is a number that fp32 holds.
+  void mean(int bucket, const std::vector<Tensor>& messages, const std::vector<double>& weights,
+            const Tensor& out);
+
+ private:
+  Backend& backend_;
+  std::vector<Bucket>& buckets_;
+  DifferenceCode code_;
+  std::vector<SparseLayout> layouts_;  ///< by bucket; empty: not sparse
+};
 
 /// Of error feedback, by bucket: what encoding left out of a rank's numbers and of its chunk's
 /// mean.
@@ -77,6 +130,31 @@ class EncodedMean final : public CodedMean {
   Transport& transport_;
   Compressor compressor_;
   double divisor_;
+  Residuals residuals_;
+  std::vector<State> states_;  ///< by bucket
+};
+
+/// Each rank sends the largest numbers of every block to all others (SparseLoCo, arXiv 2508.15706).
+/// What a rank does not send, and what encoding leaves out, is its residual. All ranks add up the
+/// same messages in rank order, so that they have the same bits.
+class SparseMean final : public CodedMean {
+ public:
+  SparseMean(const AlgorithmSite& site, const DifferenceCode& code, Residuals residuals);
+
+  void start(int bucket, const Tensor& numbers, const Tensor& minus, const Tensor& out,
+             std::int64_t step) override;
+  void gather(int, std::int64_t, const Wait&) override {}
+  void finish(int bucket, const Wait& wait) override;
+
+ private:
+  struct State {
+    Tensor out;
+    std::vector<Tensor> messages;  ///< by rank
+    Ticket ticket = 0;
+  };
+  Backend& backend_;
+  Transport& transport_;
+  DifferenceMessages messages_;
   Residuals residuals_;
   std::vector<State> states_;  ///< by bucket
 };
