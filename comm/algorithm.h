@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "comm/bucket.h"
-#include "comm/exchange_wait.h"
 #include "comm/mixer.h"
 #include "comm/transport.h"
 #include "core/backend.h"

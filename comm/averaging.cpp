@@ -13,7 +13,7 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kPieceBytes = 4 << 20;
+constexpr std::int64_t kMeanPieceBytes = 4 << 20;
 constexpr std::size_t kDepth = 4;  // pieces in flight
 
 struct Piece {
@@ -33,12 +33,8 @@ void mean_model(Transport& transport, const std::vector<Tensor>& in,
   const auto finish_next = [&] {
     Piece& piece = ring[finished++ % kDepth];
     transport.wait(piece.ticket);
-    WeightedSum scaled;
-    scaled.in[0] = piece.sum;
-    scaled.weight[0] = scale;
-    scaled.terms = 1;
-    scaled.out = piece.out;
-    piece.out.backend().weighted_sum(scaled);
+    piece.out.backend().weighted_sum(
+        {.in = {piece.sum}, .weight = {scale}, .terms = 1, .out = piece.out});
   };
   for (std::size_t k = 0; k < in.size(); ++k) {
     require(in[k].elements() == out[k].elements() && in[k].dtype() == out[k].dtype(), "averaging",
@@ -51,13 +47,13 @@ void mean_model(Transport& transport, const std::vector<Tensor>& in,
       continue;
     }
     backend.synchronize();  // the transport reads what the device has written
-    const auto step = kPieceBytes / static_cast<std::int64_t>(size_of(in[k].dtype()));
+    const auto step = kMeanPieceBytes / static_cast<std::int64_t>(size_of(in[k].dtype()));
     for (std::int64_t first = 0; first < in[k].elements(); first += step) {
       if (started - finished == kDepth) finish_next();
       const Shape shape{std::min(step, in[k].elements() - first)};
       Tensor& buffer = scratch[started % kDepth];
       if (!buffer || &buffer.backend() != &backend)
-        buffer = Tensor(backend, Shape{kPieceBytes}, DType::kUInt8);
+        buffer = Tensor(backend, Shape{kMeanPieceBytes}, DType::kUInt8);
       Piece& piece = ring[started++ % kDepth];
       piece.sum = Tensor(buffer.storage(), 0, shape, in[k].dtype());
       piece.out = out[k].slice(first, shape);

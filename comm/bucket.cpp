@@ -353,8 +353,7 @@ void agree_on_plan(const BucketPlan& plan, DType dtype, World& world) {
   };
   fail(ExitCode::kUsage, "plan",
        "ranks 0 and {} disagree on the model: at place {} of the traced order rank 0 has {}, rank "
-       "{} has {}; all ranks need the same "
-       "program and config",
+       "{} has {}; all ranks need the same program and config",
        found->rank, place, at(a), found->rank, at(b));
 }
 

@@ -1,20 +1,22 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/bucket.h"
 #include "comm/capture.h"
 #include "comm/exchange_plan.h"
-#include "comm/exchange_wait.h"
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/operations/codecs.h"
 #include "core/registry.h"
+#include "core/trace.h"
 #include "topology/topology.h"
 
 namespace starling {
@@ -28,6 +30,27 @@ struct Mix {
   std::vector<double> weights;
   bool sum = false;
   EncodedTerms encoded = {};
+};
+
+/// Times and traces waits for other ranks. On a device only the update stream waits, so that the
+/// rest of the backward pass can run.
+class ExchangeWait {
+ public:
+  explicit ExchangeWait(Backend& backend) : backend_(backend) {}
+  template <class Wait>
+  void operator()(const char* verb, int bucket, const Wait& wait) {
+    const TraceSpan span(verb, "bucket " + std::to_string(bucket), TraceLane::kExchange);
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    const auto begin = std::chrono::steady_clock::now();
+    wait();
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  /// Seconds waited since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0.0); }
+
+ private:
+  Backend& backend_;
+  double seconds_ = 0.0;
 };
 
 /// What is mixed, and when. All referenced objects outlive the mixer.
@@ -73,13 +96,6 @@ class Mixer {
   void publish(int bucket, std::int64_t step, std::int64_t round);
   /// Waits for all exchanges; their results are kept for receive().
   void settle();
-  /// After settle(): the result of a bucket's exchange that receive() has not taken yet, as the
-  /// transport delivered it. Null members without an exchange, and for encoding mixers.
-  struct Arrived {
-    const Exchange* exchange = nullptr;
-    const std::vector<Tensor>* received = nullptr;
-  };
-  Arrived arrived(int bucket);
   /// After a resume at step t: restarts each bucket's round that was in flight; -1: none was.
   void resume(std::int64_t step, const std::function<std::int64_t(int bucket)>& round);
   void resume(std::int64_t step, std::int64_t round) {

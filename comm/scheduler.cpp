@@ -96,8 +96,7 @@ void BucketScheduler::end_backward() {
       if (!allow_unused_) {
         fail(ExitCode::kUsage, "scheduler", {.step = step_, .bucket = static_cast<int>(b)},
              "step {}: parameter '{}' got no gradient; remove it from the model, or set "
-             "\"unused_parameters\": \"allow\" to count it as "
-             "zero",
+             "\"unused_parameters\": \"allow\" to count it as zero",
              step_, parameter.name);
       }
       buckets_[b].hold_gradients();

@@ -137,7 +137,7 @@ class Transport {
 
   /// Collective, before the first exchange: announces the groups of all rounds, in the same order
   /// on all ranks, so that communicators can be created.
-  virtual void prepare(const std::vector<std::vector<int>>& groups) = 0;
+  virtual void prepare(const std::vector<std::vector<int>>& /*groups*/) {}
 
   /// The most efficient mixer for this transport; by default one that uses messages. The transport
   /// outlives it.
@@ -145,11 +145,11 @@ class Transport {
 
   /// Why exchanges cannot be captured in a device's graph; empty if they can, in which case
   /// starting and waiting only issue work to streams. All ranks capture and launch the same graphs
-  /// in the same order, and destroy them before the transport.
-  virtual std::string why_not_captured() const = 0;
-  /// Called when the capture of `step` begins. The result is notified of launches; null if the
-  /// transport need not know.
-  virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step) = 0;
+  /// in the same order, and destroy them before the transport. By default through_the_host().
+  virtual std::string why_not_captured() const;
+  /// Called when the capture of `step` begins. The result is notified of launches; null, as by
+  /// default, if the transport need not know.
+  virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step);
 
  private:
   World& world_;

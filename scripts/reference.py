@@ -17,7 +17,7 @@ DOOR = "apps/starling"
 ORDER = ("layer", "functions", "operation", "optimizer", "topology", "algorithm", "transport", "data", "task", "schedule",
          "inference", "testing", "cuda")
 # What the types of others are made of, and no author names.
-INNER = ("kernels/cuda/", "kernels/math/", "kernels/gpu_update", "comm/nccl/", "comm/exchange_wait", "comm/capture", "core/branches",
+INNER = ("kernels/cuda/", "kernels/math/", "kernels/gpu_update", "comm/nccl/", "comm/capture", "core/branches",
          "core/device_", "core/philox", "core/safetensors", "core/text", "core/trace")
 HEAD = """# Reference
 

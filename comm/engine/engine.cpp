@@ -1,14 +1,22 @@
-#include "comm/engine/engine.h"
-
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
 #include <exception>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <unordered_map>
 
+#include "comm/engine/operation.h"
 #include "comm/flight.h"
+#include "comm/other_ranks.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/running_clock.h"
 
 namespace starling::detail {
 namespace {
@@ -26,7 +34,7 @@ constexpr auto kCallerSleepMost = microseconds(100);
 constexpr auto kThreadSleep = microseconds(200);
 constexpr auto kThreadSleepMost = microseconds(400);
 constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
-constexpr auto kAskAfter = std::chrono::seconds(1);
+constexpr auto kQuestionAfter = std::chrono::seconds(1);
 constexpr double kLeastLateSeconds = 1.5;  // a rank is not called late before it could answer
 
 /// Operations whose memory the library may still touch after a lost rank: kept for good.
@@ -40,7 +48,60 @@ bool is_call(const WireOperation& operation) {
   return operation.label().step < 0 && operation.label().bucket < 0;
 }
 
-}  // namespace
+/// Makes progress on operations. While the caller computes, a communication thread polls them; it
+/// sleeps between polls so as not to take the core from the computation. While the caller waits,
+/// the caller polls. The wire is used under its lock.
+class WireEngine {
+ public:
+  WireEngine(std::unique_ptr<Wire> wire, double timeout_seconds);
+  /// Completes operations in flight, unless an error is being thrown or a rank was lost.
+  ~WireEngine();
+  WireEngine(const WireEngine&) = delete;
+  WireEngine& operator=(const WireEngine&) = delete;
+
+  Wire& wire() const { return *wire_; }
+  Ticket start(std::shared_ptr<WireOperation> operation);
+  bool done(Ticket ticket);
+  void wait(Ticket ticket);
+  /// Starts an operation and waits for it.
+  void complete(const std::shared_ptr<WireOperation>& operation) { wait(start(operation)); }
+
+ private:
+  using Clock = RunningClock;
+  void run();
+  /// Polls all operations once, under the wire's lock. Returns whether any made progress.
+  bool drive();
+  void note_start(const WireOperation& operation);
+  void note_through(const WireOperation& operation);
+  void throw_if_failed();
+  /// Calls flow->look() while waiting, unless it is null.
+  bool wait_until(const WireOperation& operation, Clock::time_point limit, Flow* flow);
+  [[noreturn]] void give_up(const WireOperation& operation);
+  void warn_of_late_ranks(const WireOperation& operation, double waited);
+
+  double timeout_;
+  std::unique_ptr<Wire> wire_;
+  std::vector<std::shared_ptr<WireOperation>> active_;  ///< under the wire's lock
+  std::unordered_map<Ticket, std::shared_ptr<WireOperation>> tickets_;
+  Ticket last_ticket_ = 0;
+  std::int64_t calls_ = 0;  ///< of the control plane so far, equal on all ranks
+  /// The completed ones among them; under the wire's lock
+  std::int64_t calls_through_ = 0;
+  LateRanks late_;
+
+  std::mutex mutex_;  ///< of the following
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<WireOperation>> queue_;
+  std::uint64_t starts_ = 0;  ///< number of started operations, so that none is missed in a sleep
+  bool stop_ = false;
+  bool caller_drives_ = false;
+  std::string failure_;
+  std::atomic<bool> failed_{false};  ///< the wire itself failed; there is no more progress
+  /// A wait timed out: all waits fail, though operations may still complete
+  std::atomic<bool> lost_{false};
+  int exceptions_at_start_;
+  std::thread thread_;
+};
 
 WireEngine::WireEngine(std::unique_ptr<Wire> wire, double timeout_seconds)
     : timeout_(timeout_seconds),
@@ -155,7 +216,7 @@ bool WireEngine::wait_until(const WireOperation& operation, Clock::time_point li
   if (noted) note_flight(FlightEvent::kWait, operation.label(), operation.partners());
   const auto begin = Clock::now();
   auto moved_at = begin;
-  auto next_question = moved_at + kAskAfter;
+  auto next_question = moved_at + kQuestionAfter;
   const auto waited = [&] { return Clock::seconds_since(begin); };
   auto sleep = kCallerSleep;
   while (true) {
@@ -165,7 +226,7 @@ bool WireEngine::wait_until(const WireOperation& operation, Clock::time_point li
       moved = drive();
       if (!failed_ && Clock::now() >= next_question) {
         for (const int rank : operation.partners()) wire_->ask(rank);
-        next_question += kAskAfter;
+        next_question += kQuestionAfter;
         warn_of_late_ranks(operation, waited());
       }
     }
@@ -285,6 +346,141 @@ void WireEngine::run() {
       sleep = std::min(sleep * 2, kThreadSleepMost);
     }
   }
+}
+
+class ControlPlane final : public World {
+ public:
+  explicit ControlPlane(WireEngine& engine) : engine_(engine) {}
+  int rank() const override { return wire().rank(); }
+  int size() const override { return wire().size(); }
+  int local_rank() const override { return wire().local_rank(); }
+  int local_size() const override { return wire().local_size(); }
+
+  void barrier() override { call(Wire::Call::kBarrier, "a barrier", {}, {}, 0); }
+  void broadcast(void* data, std::size_t bytes, int root) override {
+    constexpr std::size_t kPiece = 64u << 20;
+    auto* at = static_cast<std::byte*>(data);
+    for (std::size_t first = 0; first < bytes; first += kPiece) {
+      const std::size_t count = std::min(kPiece, bytes - first);
+      const auto operation =
+          call(Wire::Call::kBroadcast, fmt::format("a broadcast from rank {}", root),
+               {at + first, at + first + count}, {}, root);
+      std::memcpy(at + first, operation->bytes().data(), count);
+    }
+  }
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    const std::int64_t length = static_cast<std::int64_t>(mine.size());
+    std::vector<std::int64_t> lengths(ranks());
+    gather("an exchange of lengths", &length, lengths.data(),
+           std::vector<int>(ranks(), sizeof length));
+    const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    require(total < std::int64_t{1} << 31, "transport", "{} bytes are too many for all_gather",
+            total);
+    std::string all(static_cast<std::size_t>(total), '\0');
+    gather("an exchange of texts", mine.data(), all.data(),
+           std::vector<int>(lengths.begin(), lengths.end()));
+    std::vector<std::string> result;
+    std::size_t at = 0;
+    for (const std::int64_t count : lengths) {
+      result.push_back(all.substr(at, static_cast<std::size_t>(count)));
+      at += static_cast<std::size_t>(count);
+    }
+    return result;
+  }
+  void sum(double* values, std::size_t count) override {
+    reduce("a sum of numbers", values, count, [](double a, double b) { return a + b; });
+  }
+  void max(double* values, std::size_t count) override {
+    reduce("a maximum of numbers", values, count, [](double a, double b) { return a < b ? b : a; });
+  }
+
+ private:
+  std::shared_ptr<WireCall> call(Wire::Call kind, std::string what, std::vector<std::byte> mine,
+                                 std::vector<int> counts, int root) {
+    auto operation =
+        wire().make_call(kind, std::move(what), std::move(mine), std::move(counts), root);
+    engine_.complete(operation);
+    return operation;
+  }
+
+  /// Gathers counts[j] bytes of rank j, one after the other, into `all`.
+  void gather(const char* what, const void* mine, void* all, std::vector<int> counts) {
+    const auto* first = static_cast<const std::byte*>(mine);
+    std::vector<std::byte> own(first, first + counts[static_cast<std::size_t>(rank())]);
+    const auto operation = call(Wire::Call::kGather, what, std::move(own), std::move(counts), 0);
+    if (!operation->bytes().empty())
+      std::memcpy(all, operation->bytes().data(), operation->bytes().size());
+  }
+
+  /// Gathers and folds in rank order, so that all ranks get the same bits.
+  template <class Fold>
+  void reduce(const char* what, double* values, std::size_t count, Fold fold) {
+    constexpr std::size_t kPiece = 4096;
+    std::vector<double> all;
+    for (std::size_t first = 0; first < count; first += kPiece) {
+      const std::size_t n = std::min(kPiece, count - first);
+      all.resize(n * ranks());
+      gather(what, values + first, all.data(),
+             std::vector<int>(ranks(), static_cast<int>(n * sizeof(double))));
+      for (std::size_t i = 0; i < n; ++i) {
+        double total = all[i];
+        for (std::size_t j = 1; j < ranks(); ++j) total = fold(total, all[j * n + i]);
+        values[first + i] = total;
+      }
+    }
+  }
+
+  Wire& wire() const { return engine_.wire(); }
+  std::size_t ranks() const { return static_cast<std::size_t>(wire().size()); }
+
+  WireEngine& engine_;
+};
+
+class WireTransport final : public Transport {
+ public:
+  WireTransport(std::unique_ptr<Wire> wire, double timeout_seconds)
+      : Transport(plane_),
+        engine_(std::move(wire), timeout_seconds),
+        plane_(engine_),
+        everyone_{.kind = Exchange::Kind::kGroupSum,
+                  .group = std::vector<int>(static_cast<std::size_t>(engine_.wire().size()))} {
+    std::iota(everyone_.group.begin(), everyone_.group.end(), 0);
+  }
+
+  std::string name() const override { return engine_.wire().name(); }
+
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send,
+                        const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
+    require(exchange.kind != Exchange::Kind::kNone, "transport",
+            "an exchange of kind none has nothing to start");
+    check_exchange(rank(), size(), exchange, send, receive);
+    if (exchange.kind == Exchange::Kind::kNeighbours) {
+      return engine_.start(make_neighbour_operation(engine_.wire(), exchange, send, receive, label,
+                                                    std::move(flow)));
+    }
+    return engine_.start(make_group_operation(engine_.wire(), exchange, send, receive[0],
+                                              describe(exchange, label), label, std::move(flow)));
+  }
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                   std::shared_ptr<Flow> flow) override {
+    check_sum(in, out);
+    return engine_.start(make_group_operation(engine_.wire(), everyone_, in, out,
+                                              describe_sum(label), label, std::move(flow)));
+  }
+  bool done(Ticket ticket) override { return engine_.done(ticket); }
+  void wait(Ticket ticket) override { engine_.wait(ticket); }
+
+ private:
+  WireEngine engine_;
+  ControlPlane plane_;
+  Exchange everyone_;  ///< the sum over all ranks
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_wire_transport(std::unique_ptr<Wire> wire, double timeout_seconds) {
+  return std::make_unique<WireTransport>(std::move(wire), timeout_seconds);
 }
 
 }  // namespace starling::detail

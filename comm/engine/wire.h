@@ -15,7 +15,7 @@
 // - wire: what such a library has to do; comm/mpi and comm/zeromq implement it
 // - operation, neighbour_operation, group_operation: an exchange as a state machine of requests;
 //   message_call: a collective call
-// - engine: the thread that makes progress; transport: the Transport and its control plane
+// - engine: the thread that makes progress, the Transport and its control plane
 
 namespace starling::detail {
 

@@ -31,4 +31,9 @@ std::unique_ptr<Mixer> make_message_mixer(Backend& backend, Transport& transport
   return std::make_unique<MessageMixer>(backend, transport);
 }
 
+std::unique_ptr<Mixer> Transport::make_mixer(Backend& backend) {
+  return make_message_mixer(backend, *this);
+}
+std::unique_ptr<CapturePart> Transport::join_capture(std::int64_t) { return nullptr; }
+
 }  // namespace starling

@@ -74,9 +74,8 @@ std::string apart_text(const Launcher& launcher, const std::string& library) {
                         : "that library's own mpiexec");
   return fmt::format(
       "[mpi] {} processes were started ({}), but {}, which this program uses, does not bring them "
-      "together, and each would train by "
-      "itself; "
-      "start them by {}, or set STARLING_ALONE=1 where each is to be alone",
+      "together, and each would train by itself; start them by {}, or set STARLING_ALONE=1 where "
+      "each is to be alone",
       launcher.size, launcher.size_variable, library, right);
 }
 

@@ -21,8 +21,6 @@
 
 #include "comm/mpi/launcher.h"
 #include "comm/mpi/pulse.h"
-#include "comm/mpi/quiet_thread.h"
-#include "comm/mpi/start_watch.h"
 #include "comm/mpi/ulfm.h"
 #include "comm/mpi/watch.h"
 #include "core/flight_recorder.h"
@@ -248,8 +246,7 @@ std::vector<std::string> MpiSession::warnings() const {
   if (links && std::atoi(links) > 1)
     lines.push_back(
         fmt::format("btl_tcp_links is {} (--mca or OMPI_MCA_btl_tcp_links); runs have come to a "
-                    "stand with more than one connection a "
-                    "pair, and gained nothing: leave it out",
+                    "stand with more than one connection a pair, and gained nothing: leave it out",
                     links));
   return lines;
 }

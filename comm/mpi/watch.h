@@ -1,18 +1,66 @@
 #pragma once
 
+#include <pthread.h>
 #include <sys/types.h>
 
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "comm/mpi/launcher.h"
 #include "comm/mpi/pulse.h"
 #include "comm/other_ranks.h"
 #include "core/running_clock.h"
 
 namespace starling::detail {
+
+/// A thread with all signals blocked, so that they go to the thread that waits for them.
+template <class Run>
+std::thread start_quiet_thread(Run&& run) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // inherited by the new thread
+  std::thread thread(std::forward<Run>(run));
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+/// MPI_Init waits for all ranks, silently and without a limit. Meanwhile a thread of this class
+/// checks which ranks of this host have started: each holds a socket named after the job and the
+/// rank (in the abstract namespace: no file, and it disappears with the process). If a rank
+/// disappears, or does not start within STARLING_START_TIMEOUT_S (environment; seconds, default
+/// 120, 0: no limit), it prints one line with that rank and exits with ExitCode::kLost. Requires a
+/// launcher that provides a job name and rank numbers (Open MPI, Slurm).
+class StartWatch {
+ public:
+  explicit StartWatch(const Launcher& launcher);
+  /// Called after MPI_Init. The socket stays, for ranks that are still starting.
+  ~StartWatch();
+  StartWatch(const StartWatch&) = delete;
+  StartWatch& operator=(const StartWatch&) = delete;
+
+ private:
+  using Clock = RunningClock;
+  void run();
+  void look();
+  std::string missing_text() const;
+  std::string remedy_text() const;
+  bool is_here(int rank) const;
+  [[noreturn]] void end(int speaker, const std::string& message);
+
+  std::string job_, hosts_;
+  int rank_ = 0, size_ = 0, local_size_ = 0;
+  double limit_ = 0.0;
+  Clock::time_point begin_ = Clock::now();
+  std::vector<bool> seen_;                 ///< by rank: its socket existed
+  std::vector<Clock::time_point> absent_;  ///< by rank: when it disappeared
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
 
 /// Seconds between heartbeat requests, for a heartbeat limit in seconds.
 double question_interval(double limit);

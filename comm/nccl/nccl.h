@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 
 // An interface with the NCCL calls that the transport makes, as kernels/cuda/runtime/runtime.h has
-// those of the CUDA runtime. Implemented by nccl_library.cpp, in the CUDA plug-in, and for tests by
+// those of the CUDA runtime. Implemented by library.cpp, in the CUDA plug-in, and for tests by
 // tests/fakes/nccl/nccl_fake.h, between threads of a process and with a log of all calls.
 namespace starling {
 

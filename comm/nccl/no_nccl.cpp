@@ -8,8 +8,7 @@ extern "C" __attribute__((visibility("default"))) std::uint32_t starling_nccl_op
     StarlingNcclOpening* opening) {
   constexpr std::string_view kMessage =
       "this build has no NCCL; build it again where NCCL 2.18 or newer is (NVIDIA's package "
-      "libnccl-dev, or the Python wheel "
-      "nvidia-nccl-cu13)";
+      "libnccl-dev, or the Python wheel nvidia-nccl-cu13)";
   opening->nccl = nullptr;
   std::memcpy(opening->message, kMessage.data(), kMessage.size());
   opening->message[kMessage.size()] = '\0';

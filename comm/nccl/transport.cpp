@@ -19,6 +19,7 @@
 #include "core/device_trace.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
+#include "kernels/cuda_plugin.h"
 #include "kernels/decode_sum.h"
 
 namespace starling {
@@ -564,6 +565,29 @@ std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport>&& cont
                                                const NcclSettings& settings) {
   require(backend.device() == DeviceType::kCuda, "nccl", "NCCL connects GPUs");
   return std::make_unique<NcclTransport>(control, backend, std::move(nccl), settings);
+}
+
+std::unique_ptr<Nccl> open_nccl(std::string& why) {
+  std::string missing;
+  const auto open =
+      reinterpret_cast<StarlingNcclOpen>(cuda_plugin_function(kStarlingNcclEntry, missing));
+  if (!open) {
+    why = "NCCL needs " + missing;
+    return nullptr;
+  }
+  StarlingNcclOpening opening{};
+  opening.abi = kStarlingCudaAbi;
+  const std::uint32_t abi = open(&opening);
+  if (abi != kStarlingCudaAbi) {
+    why = fmt::format(
+        "the plug-in {} speaks version {} of the interface, this program {}; build both from the "
+        "same source",
+        kStarlingCudaLibrary, abi, kStarlingCudaAbi);
+    return nullptr;
+  }
+  opening.message[sizeof(opening.message) - 1] = '\0';
+  if (!opening.nccl) why = opening.message;
+  return std::unique_ptr<Nccl>(opening.nccl);
 }
 
 }  // namespace starling

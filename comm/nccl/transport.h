@@ -8,8 +8,8 @@
 #include "core/error.h"
 
 // This folder: exchanges between GPUs with NCCL. nccl.h: an interface to NCCL, which tests replace;
-// library: opens NCCL at run time; transport: the Transport; watchdog: a thread that aborts
-// operations that hang.
+// library: NCCL itself, in the CUDA plug-in; transport: the Transport, which opens that; watchdog:
+// a thread that aborts operations that hang.
 
 namespace starling {
 
@@ -31,41 +31,37 @@ class NcclSetupError : public Error {
 /// (NcclSettings::max_ctas).
 ///
 /// start_exchange() makes the communication stream wait for the update and compute streams, so that
-/// the sent data is final and no update reads a receive buffer, then issues the operations and
-/// records an event. wait() makes the current stream wait for that event, and throws what the
-/// watchdog has found so far. Neighbours: grouped sends and receives on the world's communicator.
-/// Group sums: an out-of-place all-reduce on the group's communicator (made by prepare()), in
-/// NCCL's order of summation; sums of bf16, and of groups that were not prepared, are computed in
-/// shards, each by one member in rank order; kScatterSum and kGather are the two halves of that.
-/// kNodes: a reduce-scatter within the node, exchange and mix of the shards, and an all-gather.
-/// `control` is used for the control plane and host tensors.
+/// the sent data is final and no update reads a receive buffer. wait() makes the current stream
+/// wait for the event behind it, and throws what the watchdog has found so far. Neighbours: grouped
+/// sends and receives on the world's communicator. Group sums: an all-reduce on the group's
+/// communicator (made by prepare()), in NCCL's order of summation; sums of bf16, and of groups that
+/// were not prepared, in shards, each by one member in rank order; kScatterSum and kGather are the
+/// two halves of that. kNodes: a reduce-scatter within the node, exchange and mix of the shards,
+/// and an all-gather. `control` is used for the control plane and host tensors.
 ///
 /// The host does wait, up to the time limit, while NCCL sets up connections: at the start, in
-/// prepare(), and in the first exchange with a peer. Buffers of exchanges and gradients are
-/// registered at their first use, and kept until the end.
+/// prepare(), and in the first exchange with a peer. Buffers are registered at their first use, and
+/// kept until the end.
 ///
-/// A watchdog thread polls every communicator for asynchronous errors, and every exchange: one that
-/// has not completed `timeout_seconds` after it could have started (its data was ready and the
-/// preceding exchange complete) counts as lost. Then all communicators are aborted, so that nothing
-/// hangs, and all later calls throw Error(kLost) with step, bucket, round, ranks and NCCL's
-/// message.
+/// A watchdog thread polls communicators for errors, and every exchange: one that has not completed
+/// `timeout_seconds` after its data was ready and the preceding exchange complete counts as lost.
+/// Then all communicators are aborted, so that nothing hangs, and all later calls throw
+/// Error(kLost) with step, bucket, round, ranks and NCCL's message.
 ///
-/// In a capture (comm/capture.h) the same calls become part of the graph: the communication stream
-/// joins the capture, no memory is registered, no event is queried, and tickets are valid until the
-/// graph's first launch. The watchdog treats each launch as one exchange, timed from the launch or
-/// the end of the preceding exchange. What NCCL requires for graphs:
-/// - All ranks of an operation capture it or none, and all capture and launch in the same order:
-///   ranks agree on that. Each rank issues all operations to one stream, and launches graphs from
-///   the compute stream, so operations are ordered even across communicators, and
-///   NCCL_LAUNCH_ORDER_IMPLICIT is not needed.
+/// In a capture (comm/capture.h) the same calls become part of the graph; no memory is registered,
+/// no event is queried, and tickets are valid until the graph's first launch. The watchdog treats
+/// each launch as one exchange. What NCCL requires for graphs:
+/// - All ranks of an operation capture it or none, and all capture and launch in the same order.
+///   Each rank issues all operations to one stream, and launches graphs from the compute stream, so
+///   that NCCL_LAUNCH_ORDER_IMPLICIT is not needed.
 /// - Captured and other operations may alternate on a communicator (NCCL_GRAPH_MIXING_SUPPORT, on
 ///   by default).
 /// - NCCL launches a group of a non-blocking communicator on a thread of its own. Therefore the
-///   capture is in thread-local mode, and the transport waits until the communicator is not busy,
-///   calling nothing but NCCL. Once a capture is invalid nothing is passed to NCCL; a call that
-///   fails in one aborts the communicators, and the error says how to run without graphs.
+///   capture is in thread-local mode, and the transport calls nothing but NCCL until the
+///   communicator is not busy. A call that fails in a capture aborts the communicators, and the
+///   error says how to run without graphs.
 /// - Connections are made before the capture, by an exchange with the same peers.
-/// - Graphs must be destroyed before the communicators, and so before the transport.
+/// - Graphs must be destroyed before the transport.
 ///
 /// Collective. Moves from `control` only on success: after a NcclSetupError the caller still has
 /// it. The backend outlives the transport.

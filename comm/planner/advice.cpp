@@ -29,7 +29,7 @@ constexpr double kAgreed = 1e-12;  ///< disagreement below it is rounding error
 /// Growth is computed for up to this many ranks; for more it takes too long
 constexpr int kMostGrowth = 64;
 /// Most rounds simulated to measure how a topology mixes
-constexpr std::int64_t kRounds = 128;
+constexpr std::int64_t kFollowedRounds = 128;
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
 struct Candidate {
@@ -43,7 +43,8 @@ struct Candidate {
 /// Measures how fast disagreement decays, from a random start.
 void follow(Candidate& candidate) {
   const std::int64_t period = std::max<std::int64_t>(candidate.topology->period(), 1);
-  const std::int64_t rounds = std::max(kRounds, std::min<std::int64_t>(2 * period, 4 * kRounds));
+  const std::int64_t rounds =
+      std::max(kFollowedRounds, std::min<std::int64_t>(2 * period, 4 * kFollowedRounds));
   const std::vector<double> left = disagreement_curve(*candidate.topology, rounds);
   candidate.left = 0.0;
   for (std::size_t k = 0; k < left.size(); ++k) {
@@ -69,7 +70,7 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
   for (auto& [name, topology] : topologies_for({network.ranks, network.ranks_per_host})) {
     Candidate candidate{.name = name, .topology = std::move(topology)};
     follow(candidate);
-    // Otherwise the topology does not mix within kRounds rounds.
+    // Otherwise the topology does not mix within kFollowedRounds rounds.
     if (candidate.rate < 1.0) result.push_back(std::move(candidate));
   }
   return result;
@@ -442,8 +443,7 @@ std::string advice_text(const Advice& advice, bool all) {
   if (advice.methods.empty()) return text;
   text += fmt::format(
       "\nother ways, which change what is computed; to the loss that all-reduce has after a "
-      "step:\n  {:<42} {:<20} {:>9} {:>10} {:>11} "
-      "{:>8} {:>12}\n",
+      "step:\n  {:<42} {:<20} {:>9} {:>10} {:>11} {:>8} {:>12}\n",
       "method", "topology", "bucket_mb", "step", "sent/rank", "steps ×", "time to loss");
   std::set<std::pair<std::string, std::string>> ways;
   for (const PlannedChoice& c : advice.methods) {

@@ -210,10 +210,8 @@ class Meter {
     if (bytes < 2 << 20) return 0.0;  // too little for its cost to show above the noise
     const Tensor send = buffer(static_cast<std::int64_t>(bytes)),
                  receive = buffer(static_cast<std::int64_t>(bytes));
-    Exchange exchange;
-    exchange.kind = Exchange::Kind::kNeighbours;
+    Exchange exchange{.kind = Exchange::Kind::kNeighbours, .weights = {0.5}};
     if (peer >= 0) exchange.send_to = exchange.receive_from = {peer};
-    exchange.weights = {0.5};
     std::vector<double> undisturbed, during_exchange;
     for (int i = 0; i < 5; ++i) {  // alternating, since a machine's speed drifts
       transport_.world().barrier();
@@ -369,13 +367,10 @@ class Meter {
   }
   /// out = (a + b) / 2, of arrays with so many bytes.
   WeightedSum sum_of_two(std::int64_t bytes) {
-    WeightedSum sum;
-    sum.in[0] = buffer(bytes);
-    sum.in[1] = buffer(bytes);
-    sum.weight[0] = sum.weight[1] = 0.5;
-    sum.terms = 2;
-    sum.out = buffer(bytes);
-    return sum;
+    return {.in = {buffer(bytes), buffer(bytes)},
+            .weight = {0.5, 0.5},
+            .terms = 2,
+            .out = buffer(bytes)};
   }
 
   double max_over_ranks(double value) {

@@ -206,15 +206,26 @@ struct WholeExchange {
     sent = bytes * wire * cost.sent_per_byte;
     between = bytes * wire * cost.between_per_byte;
   }
-  /// Every `period` steps, of which it may overlap with `hidden`.
-  Prediction every(double period, double hidden, double alone) const {
-    const double exposed = std::max(0.0, transfer - hidden * alone) / period;
-    return {.step = alone + exposed + cpu / period,
-            .exposed = exposed,
-            .sent = sent / period,
-            .between_hosts = between / period};
-  }
 };
+
+/// Such exchanges by the rounds in turn, one every `period` steps, which may overlap with `hidden`.
+Prediction predict_whole(const std::vector<RoundCost>& rounds, const NetworkModel& network,
+                         const StepModel& step, double bucket_bytes, std::int64_t period,
+                         std::int64_t hidden, double wire) {
+  const double part = 1.0 / static_cast<double>(rounds.size()), apart = static_cast<double>(period),
+               alone = compute_alone(step, network);
+  Prediction mean;
+  for (const RoundCost& round : rounds) {
+    const WholeExchange all(round, network, step, bucket_bytes, wire);
+    const double exposed =
+        std::max(0.0, all.transfer - static_cast<double>(hidden) * alone) / apart;
+    mean.step += part * (alone + exposed + all.cpu / apart);
+    mean.exposed += part * exposed;
+    mean.sent += part * (all.sent / apart);
+    mean.between_hosts += part * (all.between / apart);
+  }
+  return mean;
+}
 
 }  // namespace
 
@@ -225,27 +236,14 @@ Prediction predict_averages(const NetworkModel& network, const StepModel& step, 
        {&cost.per_byte, &cost.cpu_per_byte, &cost.sent_per_byte, &cost.between_per_byte}) {
     *volume *= gathered ? network.ranks / 2.0 : 1.0;
   }
-  return WholeExchange(cost, network, step, bucket_bytes, wire)
-      .every(static_cast<double>(period), static_cast<double>(hidden),
-             compute_alone(step, network));
+  return predict_whole({cost}, network, step, bucket_bytes, period, hidden, wire);
 }
 
 Prediction predict_outer_rounds(const std::vector<RoundCost>& rounds, const NetworkModel& network,
                                 const StepModel& step, double bucket_bytes, std::int64_t period,
                                 std::int64_t hidden) {
   require(!rounds.empty(), "planner", "gossip without rounds");
-  const double part = 1.0 / static_cast<double>(rounds.size());
-  Prediction mean;
-  for (const RoundCost& round : rounds) {
-    const Prediction one = WholeExchange(round, network, step, bucket_bytes, step.gossip_wire)
-                               .every(static_cast<double>(period), static_cast<double>(hidden),
-                                      compute_alone(step, network));
-    mean.step += part * one.step;
-    mean.exposed += part * one.exposed;
-    mean.sent += part * one.sent;
-    mean.between_hosts += part * one.between_hosts;
-  }
-  return mean;
+  return predict_whole(rounds, network, step, bucket_bytes, period, hidden, step.gossip_wire);
 }
 
 Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step,

@@ -1,8 +1,7 @@
-#include "comm/planner/round_cost.h"
-
 #include <numeric>
 
 #include "comm/engine/window.h"
+#include "comm/planner/predict.h"
 #include "core/error.h"
 
 namespace starling {

@@ -19,7 +19,7 @@ namespace starling::detail {
 namespace {
 
 /// An abstract Unix socket address: without a file, and removed when its process ends.
-sockaddr_un address_of(const std::string& name) {
+sockaddr_un socket_address(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::copy(name.begin(), name.end(), address.sun_path + 1);
@@ -39,7 +39,7 @@ struct Note {
 Descriptor make_socket(const std::string& name) {
   Descriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) refuse("socket");
-  const sockaddr_un address = address_of(name);
+  const sockaddr_un address = socket_address(name);
   if (bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), length_of(name)) != 0)
     refuse("bind of a local socket");
   return socket;
@@ -47,7 +47,7 @@ Descriptor make_socket(const std::string& name) {
 
 /// Returns false if the receiver's queue is full.
 bool send_file(const Descriptor& socket, const std::string& to, Note note, const Descriptor& file) {
-  sockaddr_un address = address_of(to);
+  sockaddr_un address = socket_address(to);
   iovec part{&note, sizeof note};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message{};

@@ -22,7 +22,7 @@
 namespace starling::detail {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
                   std::atomic<std::int64_t>::is_always_lock_free,
@@ -39,7 +39,7 @@ void relax() {
 }
 
 std::int64_t monotonic_nanoseconds() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Steady::now().time_since_epoch())
       .count();
 }
 
@@ -102,21 +102,21 @@ void advance(std::atomic<std::uint32_t>& count, std::uint32_t value) {
 bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target,
               std::chrono::nanoseconds spin, std::chrono::nanoseconds limit) {
   if (reached(count, target)) return true;
-  const auto deadline = Clock::now() + limit;
+  const auto deadline = Steady::now() + limit;
   if (spin.count() > 0) {
-    const auto until = Clock::now() + spin;
+    const auto until = Steady::now() + spin;
     do {
       for (int i = 0; i < 16; ++i) {
         relax();
         if (reached(count, target)) return true;
       }
-    } while (Clock::now() < until);
+    } while (Steady::now() < until);
   }
   while (true) {
     const std::uint32_t seen = count.load(std::memory_order_acquire);
     if (reached(count, target)) return true;
     const auto left =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+        std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Steady::now()).count();
     if (left <= 0) return false;
     const timespec pause{static_cast<std::time_t>(left / 1'000'000'000),
                          static_cast<long>(left % 1'000'000'000)};

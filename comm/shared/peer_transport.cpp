@@ -25,7 +25,6 @@ using detail::Descriptor;
 using detail::SharedLayout;
 using Doing = detail::Pulse::Doing;
 
-constexpr std::size_t kPage = 4096;
 constexpr double kSwapSeconds = 30.0;
 
 /// A bucket's counters in its owner's device memory, which only that device sets.
@@ -56,7 +55,7 @@ class PeerTransport;
 class PeerMixer final : public detail::SharedMixer {
  public:
   PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing,
-            const PeerSettings& settings, std::vector<int> local, bool one_host);
+            double timeout_seconds, std::vector<int> local, bool one_host);
   ~PeerMixer() override;
   std::string name() const override {
     return shares() ? "peer memory + " + transport_.name() : transport_.name();
@@ -98,7 +97,7 @@ class PeerMixer final : public detail::SharedMixer {
   PeerTransport& peers_;
   PeerMemory* memory_;
   MemorySharing& sharing_;
-  PeerSettings settings_;
+  double timeout_seconds_;
   int exceptions_at_start_;
   std::map<int, std::shared_ptr<PeerBlock>> blocks_;  ///< by rank
   std::vector<std::shared_ptr<SharedBlock>> pulse_blocks_;
@@ -112,11 +111,11 @@ class PeerMixer final : public detail::SharedMixer {
 class PeerTransport final : public ForwardingTransport {
  public:
   PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
-                const PeerSettings& settings, std::vector<int> local, bool one_host)
+                double timeout_seconds, std::vector<int> local, bool one_host)
       : ForwardingTransport(std::move(between), world_),
         world_(inner().world(), [this] { check(); }),
         sharing_(std::move(sharing)),
-        settings_(settings),
+        timeout_seconds_(timeout_seconds),
         local_(std::move(local)),
         one_host_(one_host) {}
 
@@ -140,7 +139,8 @@ class PeerTransport final : public ForwardingTransport {
     inner().prepare(groups);
   }
   std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
-    return std::make_unique<PeerMixer>(backend, *this, *sharing_, settings_, local_, one_host_);
+    return std::make_unique<PeerMixer>(backend, *this, *sharing_, timeout_seconds_, local_,
+                                       one_host_);
   }
   /// Empty if all exchanges may use peers, before prepare() has announced them.
   std::string why_not_captured() const override {
@@ -158,7 +158,7 @@ class PeerTransport final : public ForwardingTransport {
 
   CheckedWorld world_;
   std::unique_ptr<MemorySharing> sharing_;
-  PeerSettings settings_;
+  double timeout_seconds_;
   std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
   bool one_host_;
   bool prepared_ = false;  ///< prepare() was called
@@ -166,13 +166,13 @@ class PeerTransport final : public ForwardingTransport {
 };
 
 PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing,
-                     const PeerSettings& settings, std::vector<int> local, bool one_host)
+                     double timeout_seconds, std::vector<int> local, bool one_host)
     : SharedMixer(backend, transport,
                   {.memory = "GPU memory", .reads_sums = false, .may_be_flat = false}),
       peers_(transport),
       memory_(backend.peer_memory()),
       sharing_(sharing),
-      settings_(settings),
+      timeout_seconds_(timeout_seconds),
       exceptions_at_start_(std::uncaught_exceptions()) {
   local_ = std::move(local);
   one_host_ = one_host;
@@ -253,7 +253,7 @@ void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts:
   if (ranks.empty()) return;
   awaited_.clear();
   for (const int r : ranks) awaited_.push_back({&(counts_of(r, purpose.bucket).*member), r});
-  memory_->await(awaited_, target, purpose, settings_.timeout_seconds);
+  memory_->await(awaited_, target, purpose, timeout_seconds_);
 }
 
 void PeerMixer::report(const PeerMemory::Loss& loss) {
@@ -267,8 +267,8 @@ void PeerMixer::report(const PeerMemory::Loss& loss) {
                         now.label.step - back, loss.purpose.bucket, now.label.round - back);
   const detail::Pulse& pulse = *pulses_.at(loss.rank);
   fail_wait(transport_.rank(), what,
-            {now.label.step - back, loss.purpose.bucket, now.label.round - back},
-            settings_.timeout_seconds, {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
+            {now.label.step - back, loss.purpose.bucket, now.label.round - back}, timeout_seconds_,
+            {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
 }
 
 /// The counters of the exchanges in a graph, which advance by one for each bucket in each launch.
@@ -350,7 +350,7 @@ std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& l
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing,
-                                               const PeerSettings& settings, std::string& refusal) {
+                                               double timeout_seconds, std::string& refusal) {
   refusal.clear();
   World& world = between->world();
   const HostRanks ranks = find_hosts(world, sharing->host());
@@ -367,17 +367,17 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
   if (mine.empty() && ranks.local.size() > 1)
     mine = why_not_here(memory, world.rank(), ranks.local, devices);
   if (const auto reason = lowest_reason(world, mine)) refusal = reason->text();
-  if (refusal.empty()) refusal = share_peer_blocks(world, ranks.local, memory, kPage).refusal;
+  if (refusal.empty()) refusal = share_peer_blocks(world, ranks.local, memory, 4096).refusal;
   if (!refusal.empty()) return nullptr;
-  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), settings,
+  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), timeout_seconds,
                                          ranks.local, ranks.one_host);
 }
 
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
-                                               Backend& backend, const PeerSettings& settings,
+                                               Backend& backend, double timeout_seconds,
                                                std::string& refusal) {
-  return make_peer_transport(std::move(between), backend,
-                             make_process_sharing(settings.timeout_seconds), settings, refusal);
+  return make_peer_transport(std::move(between), backend, make_process_sharing(timeout_seconds),
+                             timeout_seconds, refusal);
 }
 
 }  // namespace starling

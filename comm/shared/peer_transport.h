@@ -9,10 +9,6 @@
 
 namespace starling {
 
-struct PeerSettings {
-  double timeout_seconds = 300.0;
-};
-
 /// Wraps `between` with mixers in which GPUs of one host read each other's parameters in device
 /// memory, as direct_transport.h does for CPUs. Everything else (other hosts' ranks, sums,
 /// gradients, the control plane) uses `between`. A bucket's two buffers and two counters are in
@@ -40,10 +36,10 @@ struct PeerSettings {
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing,
-                                               const PeerSettings& settings, std::string& refusal);
+                                               double timeout_seconds, std::string& refusal);
 /// The same between processes.
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
-                                               Backend& backend, const PeerSettings& settings,
+                                               Backend& backend, double timeout_seconds,
                                                std::string& refusal);
 
 }  // namespace starling

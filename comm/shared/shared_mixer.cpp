@@ -24,9 +24,7 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
   const std::vector<std::string> all = world.all_gather(same ? "same" : "other");
   if (std::count(all.begin(), all.end(), "other") == 0) return all_are_read();
   require(operations_.empty(), "mixer",
-          "other buckets were shared while {} exchanges are in "
-          "flight",
-          operations_.size());
+          "other buckets were shared while {} exchanges are in flight", operations_.size());
   let_go();
   const std::string refusal = map(buckets);
   if (!refusal.empty()) {

@@ -66,8 +66,7 @@ std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
     if (first) continue;
     return fmt::format(
         "ranks {} and {} share the GPU {} of host {}, which NCCL refuses; one GPU a rank, or a "
-        "NCCL_HOSTID of its own in each rank's "
-        "environment, which is slow",
+        "NCCL_HOSTID of its own in each rank's environment, which is slow",
         owner->second, rank, answer.device, answer.host);
   }
   return {};
@@ -88,9 +87,7 @@ std::string shared_gpu(World& world, Backend& backend) {
     if (!first) {
       return fmt::format(
           "ranks {} and {} share a GPU, which works for one at a time, for waiting too: right, but "
-          "slow; sync.transport staged waits on "
-          "the "
-          "host",
+          "slow; sync.transport staged waits on the host",
           owner->second, rank);
     }
     ++rank;
@@ -131,14 +128,12 @@ std::unique_ptr<Transport> make_transport_between_gpus(const std::string& name, 
       by_nccl_or_host(name, ways, std::move(control), site, no_nccl);
   std::unique_ptr<Transport> peers;
   if (ways.peers != GpuWays::Use::kNever) {
-    peers =
-        make_peer_transport(std::move(transport), site.backend, {site.timeout_seconds}, no_peers);
+    peers = make_peer_transport(std::move(transport), site.backend, site.timeout_seconds, no_peers);
   }
   if (!no_peers.empty() && ways.peers == GpuWays::Use::kRequired) {
     fail_on_all_ranks(ExitCode::kUsage, "transport", {},
                       "sync.transport is {}, but the ranks of a host cannot share their GPUs' "
-                      "memory: {}; or sync.transport auto, nccl or "
-                      "staged",
+                      "memory: {}; or sync.transport auto, nccl or staged",
                       name, no_peers);
   }
   const std::string shared = peers ? shared_gpu(*peers, site.backend) : std::string();

@@ -80,6 +80,16 @@ std::string describe_sum(const ExchangeLabel& label) {
   return fmt::format("the sum over all ranks of {}", describe_label(label));
 }
 
+std::string timeline_name(const ExchangeLabel& label) {
+  if (label.bucket < 0) return "numbers";
+  return (label.step < 0 ? "mean " : "bucket ") + std::to_string(label.bucket);
+}
+
+std::string through_the_host(const Transport& transport) {
+  return "exchanges by " + transport.name() + " pass through the host";
+}
+std::string Transport::why_not_captured() const { return through_the_host(*this); }
+
 std::string with_copies(const std::string& what, Flow* flow) {
   const std::size_t copied = flow ? flow->ready() : 0;
   if (!flow || copied >= flow->bytes()) return what;

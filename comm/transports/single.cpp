@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/capture.h"
 #include "comm/transport.h"
 #include "core/error.h"
 
@@ -55,10 +54,6 @@ class SingleTransport final : public Transport {
   void wait(Ticket ticket) override {
     require(ticket <= tickets_, "transport", "ticket {} was never given", ticket);
   }
-
-  void prepare(const std::vector<std::vector<int>>&) override {}
-  std::string why_not_captured() const override { return through_the_host(*this); }
-  std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/capture.h"
 #include "core/backend.h"
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -265,9 +264,6 @@ class StagedTransport final : public Transport {
     it->second->finish();
     pending_.erase(it);
   }
-
-  std::string why_not_captured() const override { return through_the_host(*this); }
-  std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) {

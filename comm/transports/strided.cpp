@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,17 +79,14 @@ class StridedTransport final : public ForwardingTransport {
       if (in.raw() != out.raw()) in.backend().copy(in, out);
       return kDone;
     }
-    Exchange exchange;
-    if (size() == 2) {
-      exchange.kind = Exchange::Kind::kNeighbours;
-      exchange.send_to = exchange.receive_from = {1 - rank()};
-      exchange.weights = {1.0};
-    } else {
-      exchange.kind = Exchange::Kind::kGroupSum;
-      for (int i = 0; i < size(); ++i) exchange.group.push_back(i);
-      exchange.weights = {1.0};
-      exchange.self_weight = 0.0;
-    }
+    const Exchange exchange = size() == 2 ? Exchange{.kind = Exchange::Kind::kNeighbours,
+                                                     .send_to = {1 - rank()},
+                                                     .receive_from = {1 - rank()},
+                                                     .weights = {1.0}}
+                                          : Exchange{.kind = Exchange::Kind::kGroupSum,
+                                                     .group = everyone(),
+                                                     .self_weight = 0.0,
+                                                     .weights = {1.0}};
     const Tensor received = size() > 2 && in.raw() != out.raw() ? out : scratch(in);
     const Ticket ticket = start_exchange(exchange, in, {received}, label, {});
     sums_[ticket] = {in, received, out};
@@ -119,9 +117,7 @@ class StridedTransport final : public ForwardingTransport {
       }
     };
     for (const std::vector<int>& group : groups) add(group);
-    std::vector<int> whole;  // of start_sum()
-    for (int i = 0; i < size(); ++i) whole.push_back(i);
-    if (size() > 2) add(whole);
+    if (size() > 2) add(everyone());  // of start_sum()
     inner().prepare(all);
   }
   std::string why_not_captured() const override { return through_the_host(*this); }
@@ -132,6 +128,11 @@ class StridedTransport final : public ForwardingTransport {
   struct Sum {
     Tensor in, received, out;
   };
+  std::vector<int> everyone() const {
+    std::vector<int> ranks(static_cast<std::size_t>(size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
   /// A tensor like `in`. They serve again, as a transport may keep what it has once exchanged.
   Tensor scratch(const Tensor& in) {
     const auto fits = [&](const Tensor& free) {

@@ -184,8 +184,7 @@ Roster parse_roster(std::string_view text) {
 std::string why_refused(const Hello& mine, const Hello& theirs) {
   if (theirs.protocol != mine.protocol)
     return fmt::format(
-        "it speaks version {} of the protocol, this job version {}; install the "
-        "same Starling",
+        "it speaks version {} of the protocol, this job version {}; install the same Starling",
         theirs.protocol, mine.protocol);
   for (const auto& [key, value] : mine.identity) {
     const auto other = theirs.identity.find(key);

@@ -97,7 +97,6 @@ void ZeroMqWire::set_roster_ranks() {
 
 void ZeroMqWire::call(const std::vector<int>& others) {
   const std::string text = encode(hello_);
-  const FrameBytes frame = encode(Frame{.kind = Frame::Kind::kHello});
   for (const int other : others) {
     const Member& member = port_->roster.members[static_cast<std::size_t>(other)];
     auto& made = peers_[static_cast<std::size_t>(other)];
@@ -105,7 +104,7 @@ void ZeroMqWire::call(const std::vector<int>& others) {
                                   fmt::format("{}-{}", hello_.generation, member.endpoint));
     if (member.host != port_->roster.members[static_cast<std::size_t>(rank())].host)
       made->host = member.host;
-    if (made->out.send({frame.data(), frame.size()}, true)) made->out.send(text);
+    made->send({.kind = Frame::Kind::kHello}, text);
   }
 }
 
@@ -211,8 +210,7 @@ Roster ZeroMqWire::decide(const std::vector<int>& present) {
   const std::string text = encode(roster);
   const Frame frame{.kind = Frame::Kind::kRoster};
   for (const int k : present) {
-    const FrameBytes bytes = encode(frame);
-    if (k != rank() && peer(k).out.send({bytes.data(), bytes.size()}, true)) peer(k).out.send(text);
+    if (k != rank()) peer(k).send(frame, text);
   }
   if (joiner) port_->send(joiner->connection, frame, text);
   return roster;

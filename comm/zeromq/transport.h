@@ -9,7 +9,7 @@
 
 // This folder: messages between processes and hosts over ZeroMQ, encrypted and authenticated
 // (CurveZMQ). Only files in it include zmq.h.
-// - transport: settings and plan; wire: connections and messages, for comm/engine;
+// - transport: settings; wire: connections and messages, for comm/engine;
 //   meeting: how ranks come to know each other, at the start and when they change
 // - port: where a process listens while it is in a job; membership: jobs, and joining one
 // - sockets: ZeroMQ's calls; frames: the format of messages; secret: the secret that ranks share
@@ -46,8 +46,5 @@ std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> mess
 std::shared_ptr<Membership> join_zeromq_job(const std::string& roster,
                                             const ZeroMqSettings& settings, double timeout_seconds,
                                             const StatePieces& pieces = {});
-
-/// The value "zeromq" of `sync.transport`; reads its keys.
-TransportPlan zeromq_plan(ConfigSection& keys);
 
 }  // namespace starling

@@ -47,9 +47,9 @@ struct Peer {
     out.set(ZMQ_RECONNECT_IVL, -1);
     zmq_check(zmq_connect(out.get(), endpoint.c_str()), "zmq_connect");
   }
-  void send(const Frame& frame) {
+  void send(const Frame& frame, std::string_view text = {}) {
     const FrameBytes bytes = encode(frame);
-    out.send({bytes.data(), bytes.size()});
+    if (out.send({bytes.data(), bytes.size()}, !text.empty()) && !text.empty()) out.send(text);
   }
 
   std::string endpoint, host;  ///< host: empty where it is this rank's
