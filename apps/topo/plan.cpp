@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "core/quantity.h"
+#include "core/text.h"
 #include "kernels/open_backend.h"
 
 namespace starling {
@@ -104,8 +105,7 @@ std::string matrices_text(const PlanOptions& options, const StepModel& step) {
 
 std::string network_text(const NetworkModel& network) {
   std::string text =
-      fmt::format("{} rank{} on {} host{}", network.ranks, network.ranks == 1 ? "" : "s",
-                  network.hosts(), network.hosts() == 1 ? "" : "s");
+      fmt::format("{} on {}", counted(network.ranks, "rank"), counted(network.hosts(), "host"));
   if (network.hosts() > 1) {
     const double typical = network.typical_link();
     text += fmt::format(

@@ -154,10 +154,10 @@ std::string report_text(const ChosenTopology& chosen) {
   const Topology& topology = *chosen.topology;
   const TopologyReport& report = chosen.report;
   const std::int64_t period = topology.period(), count = period > 0 ? period : kRoundsWithoutPeriod;
-  std::string text = fmt::format(
-      "{}, {} rank{}, {}\n", chosen.name, topology.ranks(), topology.ranks() == 1 ? "" : "s",
-      period > 0 ? fmt::format("period {}", period)
-                 : fmt::format("no period (figures over {} rounds)", count));
+  std::string text =
+      fmt::format("{}, {}, {}\n", chosen.name, counted(topology.ranks(), "rank"),
+                  period > 0 ? fmt::format("period {}", period)
+                             : fmt::format("no period (figures over {} rounds)", count));
   const std::int64_t shown = std::min<std::int64_t>(count, kRoundsWithoutPeriod);
   for (std::int64_t k = 0; k < shown; ++k)
     text += fmt::format("round {}: {}\n", k, round_text(topology.round(k)));
@@ -165,9 +165,9 @@ std::string report_text(const ChosenTopology& chosen) {
   text += product_text(one_period(topology), period > 0 ? "the period" : "64 rounds");
   text += fmt::format("spectral gap: {:.12g}\n", report.spectral_gap);
   if (report.rounds_to_consensus) {
-    text += fmt::format("consensus: exact after {} round{}{}\n", *report.rounds_to_consensus,
-                        *report.rounds_to_consensus == 1 ? "" : "s",
-                        report.exact ? "" : " (within 1e-12)");
+    text +=
+        fmt::format("consensus: exact after {}{}\n", counted(*report.rounds_to_consensus, "round"),
+                    report.exact ? "" : " (within 1e-12)");
   } else {
     const double rate = 1.0 - report.spectral_gap;
     text += fmt::format("consensus: disagreement × {:.6g} a round (a tenth after {:.3g} rounds)\n",

@@ -9,6 +9,7 @@
 
 #include "core/console.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "topology/simulation.h"
 
 namespace starling {
@@ -49,10 +50,9 @@ int simulate(const SimulateOptions& options) {
     return 0;
   }
   const SimulationOptions& s = options.simulation;
-  std::string text =
-      fmt::format("{}, {} rank{}, {} dimension{}, lr {}, heterogeneity {}, seed {}\n", chosen.name,
-                  options.choice.ranks, options.choice.ranks == 1 ? "" : "s", s.dimension,
-                  s.dimension == 1 ? "" : "s", s.lr, s.heterogeneity, s.seed);
+  std::string text = fmt::format("{}, {}, {}, lr {}, heterogeneity {}, seed {}\n", chosen.name,
+                                 counted(options.choice.ranks, "rank"),
+                                 counted(s.dimension, "dimension"), s.lr, s.heterogeneity, s.seed);
   text += " rounds  consensus error  mean to optimum\n";
   for (std::size_t k = 0; k < errors.size(); ++k)
     text += fmt::format("{:7}  {:15.6e}  {:15.6e}\n", k, errors[k], distances[k]);

@@ -31,17 +31,13 @@ constexpr double kNothing = 1e-4;
 constexpr double kGradientTolerance = 1e-5;  ///< of the gradient's norm
 constexpr double kSmallest = 0.01;           ///< size of what is zero, such as a new bias
 
-double norm(const Numbers& numbers) {
-  double sum = 0.0;
-  for (const double number : numbers) sum += number * number;
-  return std::sqrt(sum);
-}
-
 double dot(const Numbers& a, const Numbers& b) {
   double sum = 0.0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
 }
+
+double norm(const Numbers& numbers) { return std::sqrt(dot(numbers, numbers)); }
 
 double size_of_one(const Numbers& numbers) {
   return std::max(

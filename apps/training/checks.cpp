@@ -6,7 +6,6 @@
 #include "apps/training/device/device.h"
 #include "apps/training/host_numbers.h"
 #include "apps/training/trainer.h"
-#include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -17,10 +16,8 @@ namespace starling {
 void Trainer::note_beginning() {
   first_step_ = step_;
   beginning_.clear();
-  for (const Bucket& bucket : buckets_) {
-    const HostBytes bytes(whole_in(replica_.get(), bucket, bucket.parameters));
-    beginning_.push_back(checksum(bytes.data(), bytes.size()));
-  }
+  for (const Bucket& bucket : buckets_)
+    beginning_.push_back(checksum(whole_in(replica_.get(), bucket, bucket.parameters)));
 }
 
 void Trainer::check_updated() const {
@@ -33,8 +30,8 @@ void Trainer::check_updated() const {
   if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
   scheduler_->before_reads();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const HostBytes bytes(whole_in(replica_.get(), buckets_[b], buckets_[b].parameters));
-    if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
+    const Tensor whole = whole_in(replica_.get(), buckets_[b], buckets_[b].parameters);
+    if (checksum(whole) != beginning_[b]) continue;
     bool taken = false;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
       const std::size_t group = config_.optimizer.group_of(*slot.parameter);

@@ -10,6 +10,7 @@
 #include "comm/averaging.h"
 #include "core/autograd.h"
 #include "core/error.h"
+#include "core/operations/checker.h"
 #include "core/operations/pointwise.h"
 #include "core/trace.h"
 #include "layers/functions.h"
@@ -50,20 +51,16 @@ TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, Evalua
   const std::vector<TestView>& views = loader.views();
   if (views.size() == 1) return output;
   const Tensor of_first = output.outputs.value();
-  const DType wide = of_first.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const DType wide = wide_of(of_first.dtype());
   const Tensor mean(pass.backend, of_first.shape(), wide);
   for (std::size_t view = 0; view < views.size(); ++view) {
     if (view > 0) output = task.predict(model, loader.shown(view), pass);
-    Tensor numbers = output.outputs.value();
-    if (numbers.dtype() != wide) {
-      numbers = Tensor(pass.backend, of_first.shape(), wide);
-      pass.backend.cast({.x = output.outputs.value(), .y = numbers});
-    }
-    pass.backend.weighted_sum({.in = {numbers},
-                               .weight = {views[view].weight},
-                               .terms = 1,
-                               .out = mean,
-                               .accumulate = view > 0});
+    pass.backend.weighted_sum(
+        {.in = {functions::in_format(output.outputs.value(), wide, pass.backend)},
+         .weight = {views[view].weight},
+         .terms = 1,
+         .out = mean,
+         .accumulate = view > 0});
   }
   output.outputs = Variable(mean);
   return output;
@@ -169,7 +166,7 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   for (const Bucket& bucket : buckets) values.push_back(bucket.parameters);
   if (alone() && !of_state) {
     give_values(buckets, values);
-    if (transport.size() > 1) average_buffers(transport);
+    average_buffers();
     return;
   }
   for (const Bucket& bucket : buckets) {
@@ -200,7 +197,7 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
     values[b] = sum;
   }
   show(buckets, values, backend);
-  if (transport.size() > 1) average_buffers(transport);
+  average_buffers();
 }
 
 MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend,
@@ -221,7 +218,7 @@ MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets,
   show(buckets, values, backend);
   for (std::size_t k = 0; k < model_buffers.size(); ++k)
     model.buffers()[k]->value = model_buffers[k];
-  if (transport.size() > 1) average_buffers(transport);
+  average_buffers();
 }
 
 std::vector<Tensor> MeanModelScope::mean_of(const std::vector<Bucket>& buckets,
@@ -250,11 +247,6 @@ void MeanModelScope::keep_own() {
   for (const ModelBuffer* buffer : model_.buffers()) own_buffers_.push_back(buffer->value);
 }
 
-void MeanModelScope::replace_buffers(const std::function<void()>& measure) {
-  measure();
-  if (transport_.size() > 1) average_buffers(transport_);
-}
-
 void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
                           Backend& backend) {
   for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -272,7 +264,8 @@ void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<
   give_values(buckets, values);
 }
 
-void MeanModelScope::average_buffers(Transport& transport) {
+void MeanModelScope::average_buffers() {
+  if (transport_.size() == 1) return;
   std::vector<ModelBuffer*> averaged;
   std::vector<Tensor> buffers;
   for (ModelBuffer* buffer : model_.buffers()) {
@@ -280,7 +273,7 @@ void MeanModelScope::average_buffers(Transport& transport) {
     averaged.push_back(buffer);
     buffers.push_back(buffer->value);
   }
-  const std::vector<Tensor> means = mean_model(transport, buffers);
+  const std::vector<Tensor> means = mean_model(transport_, buffers);
   for (std::size_t i = 0; i < averaged.size(); ++i) averaged[i]->value = means[i];
 }
 

@@ -59,8 +59,8 @@ class MeanModelScope {
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
-  /// Runs `measure`, which sets new buffers, and averages them over ranks. Collective.
-  void replace_buffers(const std::function<void()>& measure);
+  /// Averages the model's floating-point buffers over ranks. Collective.
+  void average_buffers();
   /// sqrt(mean_i ‖x_i - x̄‖²) of the trained parameters.
   double consensus_distance() const { return consensus_; }
   const std::vector<double>& bucket_consensus() const { return bucket_consensus_; }
@@ -79,8 +79,6 @@ class MeanModelScope {
   /// Makes the model's parameters views into these tensors, one per bucket.
   void show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values,
             Backend& backend);
-  /// Averages floating-point buffers over ranks.
-  void average_buffers(Transport& transport);
 
   Model& model_;
   Transport& transport_;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/backend.h"
+#include "core/checksum.h"
 #include "core/dispatch.h"
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -19,6 +20,11 @@ HostBytes::HostBytes(const Tensor& tensor) : size_(tensor.bytes()) {
   copy_.resize(size_);
   tensor.backend().copy_to_host(tensor, copy_.data());
   data_ = copy_.data();
+}
+
+std::string checksum(const Tensor& tensor) {
+  const HostBytes bytes(tensor);
+  return checksum(bytes.data(), bytes.size());
 }
 
 std::vector<double> host_numbers(const Tensor& tensor) {

@@ -704,16 +704,15 @@ std::optional<SafetensorsFile> Trainer::kept_state() {
 
 void Trainer::recalibrate_norms(MeanModelScope& shown) {
   if (config_.sync.recalibrate_batches == 0) return;
-  shown.replace_buffers([&] {
-    on_all_ranks(transport_, [&] {
-      if (!norm_loader_)
-        norm_loader_ = std::make_unique<Loader>(*config_.data.dataset, loader_settings(false),
-                                                backend_, config_.device.compute);
-      norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
-      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.sync.recalibrate_batches,
-                  config_.seed, backend_);
-    });
+  on_all_ranks(transport_, [&] {
+    if (!norm_loader_)
+      norm_loader_ = std::make_unique<Loader>(*config_.data.dataset, loader_settings(false),
+                                              backend_, config_.device.compute);
+    norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
+    recalibrate(*config_.task, *config_.model, *norm_loader_, config_.sync.recalibrate_batches,
+                config_.seed, backend_);
   });
+  shown.average_buffers();
 }
 
 EvaluationResult Trainer::test(const TestedModels& meanwhile) {

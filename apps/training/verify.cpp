@@ -49,30 +49,29 @@ Digests digests_of(const Trainer& trainer) {
   const bool always = equality.always();
   Digests digests;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const Bucket& bucket = buckets[b];
+    const auto whole = [&](const Tensor& own) { return whole_in(trainer.replica(), bucket, own); };
     const bool equal =
         always || (equality.after && equality.after(trainer.algorithm_steps(), static_cast<int>(b),
                                                     static_cast<int>(buckets.size())));
     if (equal) {
-      const HostBytes parameters(whole_in(trainer.replica(), buckets[b], buckets[b].parameters));
-      const std::size_t size = size_of(buckets[b].parameters.dtype());
-      for (const BucketSlot& slot : buckets[b].layout->slots) {
+      const HostBytes parameters(whole(bucket.parameters));
+      const std::size_t size = size_of(bucket.parameters.dtype());
+      for (const BucketSlot& slot : bucket.layout->slots) {
         digests.names.push_back("'" + slot.parameter->name + "'");
         digests.all += checksum(parameters.data() + static_cast<std::size_t>(slot.offset) * size,
                                 static_cast<std::size_t>(slot.elements) * size);
       }
     }
-    for (std::size_t k = 0;
-         equal && (always || equality.rule_states) && k < buckets[b].states.size(); ++k) {
+    for (std::size_t k = 0; equal && (always || equality.rule_states) && k < bucket.states.size();
+         ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
-      const HostBytes state(whole_in(trainer.replica(), buckets[b], buckets[b].states[k]));
-      digests.all += checksum(state.data(), state.size());
+      digests.all += checksum(whole(bucket.states[k]));
     }
     for (std::size_t k = 0;
-         k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(equality.equal_states));
-         ++k) {
-      digests.names.push_back(fmt::format("sync.{}, bucket {}", buckets[b].sync[k].name, b));
-      const HostBytes kept(whole_in(trainer.replica(), buckets[b], buckets[b].sync[k].numbers));
-      digests.all += checksum(kept.data(), kept.size());
+         k < std::min(bucket.sync.size(), static_cast<std::size_t>(equality.equal_states)); ++k) {
+      digests.names.push_back(fmt::format("sync.{}, bucket {}", bucket.sync[k].name, b));
+      digests.all += checksum(whole(bucket.sync[k].numbers));
     }
   }
   return digests;
@@ -163,8 +162,7 @@ void compare_mix(Trainer& trainer) {
   const auto step = static_cast<std::size_t>(trainer.replica() ? trainer.replica()->size() : 1);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     const Tensor parameters = buckets[b].own_part(buckets[b].parameters);
-    const HostBytes own(parameters);
-    mine += checksum(own.data(), own.size());
+    mine += checksum(parameters);
     const Mixer::Arrived arrived = trainer.mixer().arrived(static_cast<int>(b));
     Projection before, after;
     before.add(parameters, 1.0);
@@ -176,12 +174,8 @@ void compare_mix(Trainer& trainer) {
       after.add(parameters, exchange.self_weight);
       for (std::size_t k = 0; k < from.size(); ++k)
         after.add(from[k], exchange.weights[std::min(k, exchange.weights.size() - 1)]);
-      for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size();
-           ++k) {
-        const HostBytes bytes(from[k]);
-        received += fmt::format("{} {} {}\n", b, exchange.receive_from[k],
-                                checksum(bytes.data(), bytes.size()));
-      }
+      for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size(); ++k)
+        received += fmt::format("{} {} {}\n", b, exchange.receive_from[k], checksum(from[k]));
     }
     sums[3 * b] = before.sum;
     sums[3 * b + 1] = after.sum;

@@ -94,8 +94,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& given_site, DataUse
     const int ranks = site.replicas().ranks;
     if (count > ranks && !config.state.elastic.join)  // where more may join
       root.error(SyncSettings::key(k) + ".algorithm." + key,
-                 "is {}, but there {} {} {}{}; allowed: <= {}", count, ranks == 1 ? "is" : "are",
-                 ranks, site.replica > 1 ? "replica" : "rank", ranks == 1 ? "" : "s", ranks);
+                 "is {}, but there {} {}; allowed: <= {}", count, ranks == 1 ? "is" : "are",
+                 counted(ranks, site.replica > 1 ? "replica" : "rank"), ranks);
   }
   for (const auto& [key, used] : {std::pair{"elastic.survive", config.state.elastic.survive},
                                   {"elastic.join", config.state.elastic.join}}) {

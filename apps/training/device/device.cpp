@@ -108,9 +108,9 @@ std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const Op
   on_all_ranks(world, [&] { backend = open_backend(DeviceType::kCpu, opened); });
   if (usable_cores() < opened.threads) {
     log::warning(
-        "{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to "
+        "{} threads on {}: mpirun may have bound this rank; use mpirun --bind-to "
         "none",
-        opened.threads, usable_cores(), usable_cores() == 1 ? "" : "s");
+        opened.threads, counted(usable_cores(), "usable core"));
   }
   return backend;
 }

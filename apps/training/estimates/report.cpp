@@ -44,8 +44,7 @@ std::string topology_text(const TrainConfig& config, const SyncPhase& part,
                                       : "no period, ";
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
   text += report.rounds_to_consensus
-              ? fmt::format("consensus: exact after {} round{}", *report.rounds_to_consensus,
-                            *report.rounds_to_consensus == 1 ? "" : "s")
+              ? "consensus: exact after " + counted(*report.rounds_to_consensus, "round")
               : "consensus: geometric";
   const double growth =
       growth_per_step(part.algorithm, *config.optimizer.rule, *part.topology).per_step;
@@ -179,9 +178,9 @@ std::string nccl_text(const SyncSettings& sync, const RankLayout& site) {
   const std::string of_groups =
       most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
   return fmt::format(
-      "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} "
+      "NCCL: {} a rank, the world's{}; at most about {} of device memory (each: {} "
       "channels{}, 2 neighbours in a ring, {} of NCCL_BUFFSIZE each): an estimate, not measured\n",
-      1 + most, most == 0 ? "" : "s", of_groups,
+      counted(1 + most, "communicator"), of_groups,
       size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
       sync.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
 }
@@ -190,8 +189,7 @@ std::string nccl_text(const SyncSettings& sync, const RankLayout& site) {
 std::string device_text(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
                         double elements, double& step_seconds) {
   std::string out =
-      fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node,
-                  site.ranks_per_node == 1 ? "" : "s");
+      fmt::format("devices: a GPU for each of a host's {}: ", counted(site.ranks_per_node, "rank"));
   constexpr int kShown = 8;
   for (int rank = 0; rank < std::min(site.ranks_per_node, kShown); ++rank)
     out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
@@ -358,8 +356,8 @@ std::string size_text(double bytes) {
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(config, trace);
-  return fmt::format("{} in {} bucket{}; {}", parameters_text(*config.model), plan.buckets.size(),
-                     plan.buckets.size() == 1 ? "" : "s", algorithm_text(config, 0, site));
+  return fmt::format("{} in {}; {}", parameters_text(*config.model),
+                     counted(std::ssize(plan.buckets), "bucket"), algorithm_text(config, 0, site));
 }
 
 std::string period_text(const TrainConfig& config, const RankLayout& site) {

@@ -38,19 +38,27 @@ void check_match(const ConfigSection& section, const std::string& key, const std
   }
 }
 
-/// Takes parameters out of training.
-void read_frozen(ConfigSection& optimizer, const Model& model) {
-  const char* key = "freeze";
-  for (const std::string& pattern : optimizer.texts(
-           key, {},
-           "regular expressions: parameters whose names one finds keep their values; batch norms "
-           "whose weight and bias do keep their statistics too, and normalise by them")) {
-    const std::regex match = read_pattern(optimizer, key, pattern);
-    check_match(optimizer, key, pattern, match, model);
+/// Calls visit(parameter) for those whose names one of the patterns finds.
+template <class Visit>
+void each_match(const ConfigSection& section, const char* key,
+                const std::vector<std::string>& patterns, const Model& model, const Visit& visit) {
+  for (const std::string& pattern : patterns) {
+    const std::regex match = read_pattern(section, key, pattern);
+    check_match(section, key, pattern, match, model);
     for (Parameter* parameter : model.parameters()) {
-      if (std::regex_search(parameter->name, match)) parameter->trainable = false;
+      if (std::regex_search(parameter->name, match)) visit(*parameter);
     }
   }
+}
+
+/// Takes parameters out of training.
+void read_frozen(ConfigSection& optimizer, const Model& model) {
+  const auto patterns = optimizer.texts(
+      "freeze", {},
+      "regular expressions: parameters whose names one finds keep their values; batch norms "
+      "whose weight and bias do keep their statistics too, and normalise by them");
+  each_match(optimizer, "freeze", patterns, model,
+             [](Parameter& parameter) { parameter.trainable = false; });
 }
 
 /// The layers that adapters are added to.
@@ -318,15 +326,10 @@ std::optional<Linear::Adapter> read_lora(ConfigSection& root, bool has_base,
     parameter->trainable = false;
     parameter->in = Parameter::In::kBase;
   }
-  for (const std::string& pattern : whole) {
-    const std::regex match = read_pattern(*lora, "train", pattern);
-    check_match(*lora, "train", pattern, match, model);
-    for (Parameter* parameter : model.parameters()) {
-      if (!std::regex_search(parameter->name, match)) continue;
-      parameter->trainable = true;
-      parameter->in = Parameter::In::kModel;
-    }
-  }
+  each_match(*lora, "train", whole, model, [](Parameter& parameter) {
+    parameter.trainable = true;
+    parameter.in = Parameter::In::kModel;
+  });
   for (Linear* layer : chosen) layer->adapt(settings);
   model.collect();
   return settings;

@@ -54,6 +54,13 @@ void each_tensor(Model& model, const Visit& visit) {
     visit(buffer->name, buffer->value, TensorLayout::kPlain);
 }
 
+std::set<std::string> names_of(Model& model) {
+  std::set<std::string> names;
+  each_tensor(model,
+              [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
+  return names;
+}
+
 /// What other tools put before every name: PyTorch's DataParallel, torch.compile, Lightning.
 constexpr std::string_view kPrefixes[] = {"module.", "_orig_mod.", "model."};
 
@@ -75,11 +82,9 @@ bool on_shapes_alone(const Model& model) {
 /// Takes those off that all of the file's tensors have, and none of the model's.
 void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model) {
   std::string taken;
-  const auto wanted = [&](std::string_view prefix) {
-    bool of_model = false;
-    each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) {
-      of_model = of_model || name.starts_with(prefix);
-    });
+  const auto wanted = [&, own = names_of(model)](std::string_view prefix) {
+    const bool of_model =
+        std::ranges::any_of(own, [&](const std::string& name) { return name.starts_with(prefix); });
     const auto has = [&](const auto& entry) {
       return entry.first.starts_with(prefix) && entry.first.size() > prefix.size();
     };
@@ -154,8 +159,7 @@ void turn_matrices(const InitialFile& init, SafetensorsFile& file, Model& model)
 }
 
 void check_patterns(const InitialFile& init, std::set<std::string> names, Model& model) {
-  each_tensor(model,
-              [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
+  names.merge(names_of(model));
   for (const std::string& pattern : init.skip) {
     if (std::ranges::any_of(names, [&](const std::string& name) { return matches(pattern, name); }))
       continue;
@@ -273,9 +277,8 @@ bool keeps_own(const InitialFile& init, const Model& model, const std::string& n
 std::string load_initial_file(const InitialFile& init, Model& model) {
   if (has_adapters(model)) return load_base(init, model);
   const FileNames own = model.file_names();
-  std::set<std::string> names, of_model;
-  each_tensor(model,
-              [&](const std::string& name, const Tensor&, TensorLayout) { of_model.insert(name); });
+  const std::set<std::string> of_model = names_of(model);
+  std::set<std::string> names;
   SafetensorsFile file = read_model(
       init.file,
       [&](const std::string& name) {

@@ -142,22 +142,13 @@ void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, b
   }
 }
 
-/// Loads tensors of a checkpoint by name.
-class Loading {
- public:
-  Loading(const SafetensorsFile& file, const std::string& source) : file_(file), source_(source) {}
-  void operator()(const std::string& name, const Tensor& tensor, const Parameter& like) const {
-    load(name, tensor, like.layout);
-  }
-  void load(const std::string& name, const Tensor& tensor, TensorLayout layout) const {
-    if (file_.tensors.contains(name) || !is_later_state(name))
-      load_tensor(file_, source_, name, tensor, layout);
-  }
-
- private:
-  const SafetensorsFile& file_;
-  const std::string& source_;
-};
+/// A function that loads a tensor of a checkpoint by its name, in the layout of a parameter.
+auto loading(const SafetensorsFile& file, const std::string& source) {
+  return [&](const std::string& name, const Tensor& tensor, const Parameter& like) {
+    if (file.tensors.contains(name) || !is_later_state(name))
+      load_tensor(file, source, name, tensor, like.layout);
+  };
+}
 
 std::string metadata(const SafetensorsFile& file, const std::string& source,
                      const std::string& key) {
@@ -216,10 +207,10 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model,
                        std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
                        bool own_alone, Replica* replica) {
-  const Loading load(file, source);
+  const auto load = loading(file, source);
   if (own_alone) {
     for (const ModelBuffer* buffer : model.buffers())
-      load.load("model." + buffer->name, buffer->value, TensorLayout::kPlain);
+      load("model." + buffer->name, buffer->value, Parameter());
     for (const Parameter* parameter : model.parameters()) {
       if (!parameter->trainable) load("model." + parameter->name, parameter->value, *parameter);
     }
@@ -231,17 +222,20 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
         });
   }
   if (sync) each_number(buckets, load);
+  const auto count = [&](const char* key) {
+    return std::atoll(metadata(file, source, key).c_str());
+  };
+  const auto number = [&](const char* key) {
+    return std::strtod(metadata(file, source, key).c_str(), nullptr);
+  };
   RunCounters counters;
   counters.step = steps_in(file, source);
-  counters.loss_sum = std::strtod(metadata(file, source, "loss_sum").c_str(), nullptr);
-  counters.loss_count = std::atoll(metadata(file, source, "loss_count").c_str());
-  counters.train_seconds = std::strtod(metadata(file, source, "train_seconds").c_str(), nullptr);
-  if (file.metadata.count("loss_scale") != 0) {
-    counters.loss_scale =
-        LossScaleState{std::strtod(metadata(file, source, "loss_scale").c_str(), nullptr),
-                       std::atoll(metadata(file, source, "loss_scale_clean_steps").c_str()),
-                       std::atoll(metadata(file, source, "optimizer_step").c_str())};
-  }
+  counters.loss_sum = number("loss_sum");
+  counters.loss_count = count("loss_count");
+  counters.train_seconds = number("train_seconds");
+  if (file.metadata.contains("loss_scale"))
+    counters.loss_scale = LossScaleState{number("loss_scale"), count("loss_scale_clean_steps"),
+                                         count("optimizer_step")};
   return counters;
 }
 
@@ -249,7 +243,7 @@ void share_state(const SafetensorsFile& file, const std::string& source,
                  const std::vector<Bucket>& buckets, const OptimizerRule& rule, bool sync,
                  Replica& replica) {
   if (replica.shares_memory()) return;
-  const Loading load(file, source);
+  const auto load = loading(file, source);
   for (const Bucket& bucket : buckets)
     fill_in(&replica, bucket, bucket.parameters, true, [&](const Tensor& whole) {
       for (const BucketSlot& slot : bucket.layout->slots)
