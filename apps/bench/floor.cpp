@@ -214,24 +214,15 @@ int goal_floors(const FloorBench& settings) {
                  device.bytes_per_second),
         nullptr);
   }
-  struct Case {
-    const char *name, *model;
-    std::int64_t size, classes, batch;
-    const char* precision;
-  };
-  const Case cases[] = {{"ResNet-50, batch 256, 224²", "resnet50", 224, 1000, 256, "bf16"},
-                        {"ResNet-50, batch 256, 224²", "resnet50", 224, 1000, 256, "fp16"},
-                        {"CIFAR ResNet-18, batch 512", "resnet18", 32, 10, 512, "bf16"}};
-  for (const Case& one : cases) {
-    const std::string name = fmt::format("{}, {}", one.name, one.precision);
-    const nlohmann::json config =
-        image_config(one.model, one.size, one.classes, one.batch, one.precision);
+  const std::pair<const char*, nlohmann::json> cases[] = {
+      {"ResNet-50, batch 256, 224², bf16", image_config("resnet50", 224, 1000, 256, "bf16")},
+      {"ResNet-50, batch 256, 224², fp16", image_config("resnet50", 224, 1000, 256, "fp16")},
+      {"CIFAR ResNet-18, batch 512, bf16", image_config("resnet18", 32, 10, 512, "bf16")},
+      {"GPT-2 124M, 32 × 1024 tokens, bf16", text_config()}};
+  for (const auto& [name, config] : cases) {
     const StepFloor step = step_floor(config, name, settings);
     row(name, step.floor(), &step);
   }
-  const std::string name = "GPT-2 124M, 32 × 1024 tokens, bf16";
-  const StepFloor step = step_floor(text_config(), name, settings);
-  row(name, step.floor(), &step);
   if (settings.json) {
     answer("{}\n", rows.dump());
     return 0;

@@ -108,7 +108,7 @@ void Trainer::tell_changes(const SafetensorsFile& file, const std::string& sourc
 
 std::string Trainer::threads_text() const {
   return backend_.device() == DeviceType::kCpu
-             ? std::to_string(compute_threads(config_.device, transport_.world()))
+             ? std::to_string(compute_threads(config_.device, transport_.world().local_size()))
              : "";
 }
 

@@ -338,8 +338,8 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
   const bool joins = config.state.elastic.join;
   if (messages->size() == 1 && !joins) return messages;
   if (job.regroups) return cpu ? std::move(messages) : make_staged_transport(std::move(messages));
-  const bool own_cores =
-      cores_of_rank(messages->world().local_size()) >= compute_threads(config.device, *messages);
+  const int local_ranks = messages->world().local_size();
+  const bool own_cores = cores_of_rank(local_ranks) >= compute_threads(config.device, local_ranks);
   std::unique_ptr<Transport> made = config.sync.transport.make(
       std::move(messages),
       {.backend = backend,

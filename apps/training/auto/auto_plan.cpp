@@ -146,10 +146,11 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
   on_all_ranks(transport, [&] { step = time_passes(config, trace, backend); });
   agree(step, transport);
   MeasureSettings settings;
-  const int threads = compute_threads(config.device, transport.world());
+  const int local_ranks = transport.world().local_size();
+  const int threads = compute_threads(config.device, local_ranks);
   const auto host =
       open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
-  settings.spare_cores = cores_of_rank(transport.world().local_size()) > threads;
+  settings.spare_cores = cores_of_rank(local_ranks) > threads;
   settings.direct = config.sync.transport.reads_parameters && !config.sync.mixer.encodes &&
                     backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);

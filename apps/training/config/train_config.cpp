@@ -321,24 +321,21 @@ std::string describe_config() {
     text += kind.text();
     if (kind.where == "data.type") text += describe_augmentations();
   }
-  while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n')
-    text.pop_back();
+  while (text.ends_with("\n\n")) text.pop_back();
   return text;
 }
 
 ShapeTrace trace_shapes(const TrainConfig& config) {
   ShapeTrace trace = trace_pass(config);
   const std::int64_t buckets = std::ssize(plan_buckets(config, trace).buckets);
-  const auto check = [&](const AlgorithmPlan& plan, const std::string& path) {
-    const AlgorithmNeeds::LeastBuckets& least = plan.needs.least_buckets;
-    if (least.count <= buckets) return;
+  for (std::size_t k = 0; k < config.sync.phases(); ++k) {
+    const auto& least = config.sync.phase(k).algorithm.needs.least_buckets;
+    if (least.count <= buckets) continue;
     fail(ExitCode::kUsage, "config",
-         {.file = config.source, .key = path + ".algorithm." + least.key},
+         {.file = config.source, .key = SyncSettings::key(k) + ".algorithm." + least.key},
          "is {}, but the model has {}; allowed: <= {}, or a smaller sync.bucket_mb", least.count,
          counted(buckets, "bucket"), buckets);
-  };
-  for (std::size_t k = 0; k < config.sync.phases(); ++k)
-    check(config.sync.phase(k).algorithm, SyncSettings::key(k));
+  }
   return trace;
 }
 
@@ -431,8 +428,8 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings) {
   bool steps = false, epochs = false;
   for (const std::string& setting : settings) {
-    steps |= setting.rfind("steps=", 0) == 0;
-    epochs |= setting.rfind("epochs=", 0) == 0;
+    steps |= setting.starts_with("steps=");
+    epochs |= setting.starts_with("epochs=");
   }
   if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
   for (const std::string& setting : settings) {

@@ -69,12 +69,13 @@ std::string why_not_gpus(const std::vector<std::string>& answers) {
       first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
-int compute_threads(const DeviceSettings& settings, const World& world) {
-  return settings.threads > 0 ? settings.threads : std::max(1, cores_of_rank(world.local_size()));
+int compute_threads(const DeviceSettings& settings, int local_ranks) {
+  return settings.threads > 0 ? settings.threads : std::max(1, cores_of_rank(local_ranks));
 }
 
 int spare_threads(const DeviceSettings& settings, const World& world, DeviceType device) {
-  const int computing = device != DeviceType::kCpu ? 1 : compute_threads(settings, world);
+  const int computing =
+      device != DeviceType::kCpu ? 1 : compute_threads(settings, world.local_size());
   return std::max(1, cores_of_rank(world.local_size()) - computing);
 }
 
@@ -82,7 +83,7 @@ std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const Op
                                         const Model& model, World& world) {
   std::unique_ptr<Backend> backend;
   BackendSettings opened;
-  opened.threads = compute_threads(settings, world);
+  opened.threads = compute_threads(settings, world.local_size());
   opened.local_rank = world.local_rank();
   opened.local_size = world.local_size();
   opened.tf32 = settings.tf32;

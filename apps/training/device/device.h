@@ -14,7 +14,7 @@ namespace starling {
 class OptimizerRule;
 
 /// Compute threads of each rank on a CPU: from the config, or an equal part of this host's cores.
-int compute_threads(const DeviceSettings& settings, const World& world);
+int compute_threads(const DeviceSettings& settings, int local_ranks);
 /// Cores per rank of this host that are not used for computation; at least 1.
 int spare_threads(const DeviceSettings& settings, const World& world, DeviceType device);
 /// Opens this rank's device. AgreedError(kUsage) if it is unusable, or the rule or a layer has no

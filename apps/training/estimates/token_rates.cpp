@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "apps/training/device/device.h"
 #include "apps/training/estimates/floor.h"
 #include "core/core_wait.h"
-#include "core/host.h"
 #include "core/text.h"
 #include "kernels/open_backend.h"
 
@@ -86,8 +85,7 @@ std::string token_text(const TrainConfig& config, const RankLayout& site, const 
       fmt::format("FLOP a token: {:.4g}, of products forward and backward\n", trace.target_flops);
   if (config.device.type == "cuda") return arithmetic;
   constexpr std::int64_t kCopy = std::int64_t{1} << 27, kSide = 512;
-  const int threads = config.device.threads > 0 ? config.device.threads
-                                                : std::max(1, cores_of_rank(site.ranks_per_node));
+  const int threads = compute_threads(config.device, site.ranks_per_node);
   const auto backend = open_backend(DeviceType::kCpu, threads);
   const DType compute = config.pass_shape().activations();
   const CoreWait core_wait;
