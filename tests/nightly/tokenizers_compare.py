@@ -1,8 +1,11 @@
 """tokenizers_compare.py PREPARE MEGABYTES: whether tokens of a mixed text, and the text of these,
-are those of Hugging Face's tokenizers, in the forms that models' tokenizer.json have. Trains
-tokenizers of a part of it, and writes into the current folder."""
+are those of Hugging Face's tokenizers, in the forms that models' tokenizer.json have; and its
+tokens those of tiktoken, where that is. Trains tokenizers of a part of it, and writes into the
+current folder."""
 
 import array
+import base64
+import importlib.util
 import json
 import os
 import pathlib
@@ -11,7 +14,7 @@ import subprocess
 import sys
 import unicodedata
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -25,7 +28,8 @@ RANGES = [(0x21, 0x7E), (0xA1, 0x17F), (0x180, 0x24F), (0x300, 0x36F), (0x370, 0
 BLANKS = [" "] * 12 + ["  ", "    ", "\t", "\n", "\n\n", "\r\n", "\r", " \n", "\n ", "\u00a0", "\u3000", "\u2009", "\u200b", "\x0b",
                        "\x0c", "\x85", "\u2028", "", "", MARK, "\x00"]
 EMOJI = ["👩‍👩‍👧", "🇩🇪🇫🇷", "👍🏽", "❤️", "🏳️‍🌈", "1️⃣", "😀" * 3]
-ENDS = ["'s", "'S", "'ll", "'LL", "'ſ", "'tis", "n't", "’s", "...", "!!", ")]}", "://", "_", "—", "<|endoftext|>", "<unk>", "<0x41>", "</s>"]
+ENDS = ["'s", "'S", "'ll", "'LL", "'ſ", "'tis", "n't", "’s", "...", "!!", ")]}", "://", "_", "—", "<|endoftext|>", "<unk>", "<0x41>", "</s>",
+        "<mask>", "zebra"]
 TORN = [b"\xff", b"\xc3", b"\xe4\xbd", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80", b"\x80\x80"]
 
 
@@ -77,6 +81,16 @@ def split(pattern):
                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
+def with_added(own):
+    own.add_special_tokens([AddedToken("<mask>", lstrip=True)])
+    own.add_tokens([AddedToken("zebra", normalized=True)])
+    return own
+
+
+def digits():
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+
+
 def characters(text, before, normalizer=None):
     own = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     own.pre_tokenizer = pre_tokenizers.Metaspace(MARK, "always", split=True)
@@ -89,6 +103,39 @@ def characters(text, before, normalizer=None):
     own.pre_tokenizer, own.normalizer = before, normalizer
     own.decoder = decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
     return own
+
+
+def prepared(prepare, name, *arguments):
+    """All tokens of the texts, those of tests last."""
+    subprocess.run([prepare, "tokens", "texts", name, *arguments], check=True, capture_output=True)
+    tokens = array.array({"uint16": "H", "uint32": "I"}[json.load(open(f"{name}/meta.json"))["dtype"]])
+    for file in ("train.bin", "val.bin"):
+        tokens.frombytes(pathlib.Path(name, file).read_bytes())
+    return tokens
+
+
+def of_tiktoken(prepare, byte_level_model, texts):
+    """Failures, with the ranks of a model whose letters stand for bytes."""
+    import tiktoken
+    import tiktoken_ext.openai_public as openai
+
+    openai.load_tiktoken_bpe = lambda *_, **__: {}
+    letters = set(pre_tokenizers.ByteLevel.alphabet())
+    plain = [byte for byte in range(256) if chr(byte) in letters]
+    byte_of = {chr(byte): byte for byte in plain}
+    byte_of.update({chr(256 + k): byte for k, byte in enumerate(sorted(set(range(256)) - set(plain)))})
+    names = [name for name in sorted(byte_level_model, key=byte_level_model.get) if name != "<|endoftext|>"]
+    ranks = {bytes(byte_of[c] for c in name): k for k, name in enumerate(names)}
+    pathlib.Path("ranks").write_bytes(b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ranks.items()))
+    patterns = {"gpt2": openai.r50k_pat_str, "cl100k": openai.cl100k_base()["pat_str"], "o200k": openai.o200k_base()["pat_str"]}
+    failures = 0
+    for name, pattern in patterns.items():
+        encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        ours = prepared(prepare, f"tiktoken-{name}", "--tokenizer", "ranks", "--pattern", name).tolist()
+        same = ours == [token for text in texts for token in encoding.encode_ordinary(text)]
+        print(f"tiktoken, {name}: {len(ours)} tokens:", "the same" if same else "differ", flush=True)
+        failures += not same
+    return failures
 
 
 def main():
@@ -105,18 +152,18 @@ def main():
         "llama3": lambda: byte_level(part, split(LLAMA3)),
         "qwen2": lambda: byte_level(part, split(LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")), normalizers.NFC()),
         "llama2": lambda: characters(part, None, of_blanks),
+        "prefix_space": lambda: with_added(byte_level(part, pre_tokenizers.ByteLevel(add_prefix_space=True))),
+        "digits": lambda: byte_level(part, digits()),
         "mistral": lambda: characters(part, pre_tokenizers.Metaspace(MARK, "first", split=False)),
         "metaspace": lambda: characters(part, pre_tokenizers.Metaspace(MARK, "always", split=True)),
     }
     failures = 0
     for name, make in forms.items():
         own = make()
+        if name == "gpt2" and importlib.util.find_spec("tiktoken"):
+            failures += of_tiktoken(prepare, own.get_vocab(), texts)
         own.save(f"{name}.json")
-        subprocess.run([prepare, "tokens", "texts", name, "--tokenizer", f"{name}.json"], check=True, capture_output=True)
-        bits = {"uint16": "H", "uint32": "I"}[json.load(open(f"{name}/meta.json"))["dtype"]]
-        ours = array.array(bits)
-        for file in ("train.bin", "val.bin"):
-            ours.frombytes(pathlib.Path(name, file).read_bytes())
+        ours = prepared(prepare, name, "--tokenizer", f"{name}.json")
         at, wrong, theirs = 0, 0, own.encode_batch(texts, add_special_tokens=False)
         for number, encoding in enumerate(theirs):
             ids = encoding.ids
