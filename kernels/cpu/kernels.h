@@ -307,11 +307,10 @@ struct AllKernels {
 }  // namespace starling::cpu
 
 /// The files of kernels: add_<name>() of <name>_isa.cpp sets its members of the tables.
-#define STARLING_KERNEL_FILES(X)                                                           \
-  X(norm)                                                                                  \
-  X(reduce)                                                                                \
-  X(copy) X(elementwise) X(softmax) X(attention) X(pool) X(codec) X(depthwise) X(winograd) \
-      X(plain)
+#define STARLING_KERNEL_FILES(X) \
+  X(norm)                        \
+  X(reduce)                      \
+  X(copy) X(elementwise) X(softmax) X(attention) X(pool) X(codec) X(depthwise) X(winograd) X(plain)
 #define STARLING_DECLARE_ADDER(name) void add_##name(AllKernels& all);
 STARLING_DECLARE_PER_ISA(STARLING_KERNEL_FILES(STARLING_DECLARE_ADDER))
 #undef STARLING_DECLARE_ADDER
