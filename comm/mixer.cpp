@@ -77,6 +77,13 @@ void Mixer::settle() {
   for (std::size_t b = 0; b < incoming_.size(); ++b) settle(static_cast<int>(b));
 }
 
+Mixer::Arrived Mixer::arrived(int bucket) {
+  const Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
+  if (in.round < 0 || in.received.empty()) return {};
+  require(!in.in_flight, "mixer", "the exchange of bucket {} is still in flight", bucket);
+  return {&schedule_.round(in.round), &in.received};
+}
+
 std::unique_ptr<Mixer> Mixer::another() const { return make_message_mixer(backend_, transport_); }
 
 void Mixer::resume(std::int64_t step, const std::function<std::int64_t(int bucket)>& round) {

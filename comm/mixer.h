@@ -96,6 +96,13 @@ class Mixer {
   void publish(int bucket, std::int64_t step, std::int64_t round);
   /// Waits for all exchanges; their results are kept for receive().
   void settle();
+  /// After settle(): the result of a bucket's exchange that receive() has not taken yet, as the
+  /// transport delivered it. Null members without an exchange, and for encoding mixers.
+  struct Arrived {
+    const Exchange* exchange = nullptr;
+    const std::vector<Tensor>* received = nullptr;
+  };
+  Arrived arrived(int bucket);
   /// After a resume at step t: restarts each bucket's round that was in flight; -1: none was.
   void resume(std::int64_t step, const std::function<std::int64_t(int bucket)>& round);
   void resume(std::int64_t step, std::int64_t round) {
