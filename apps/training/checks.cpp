@@ -17,7 +17,7 @@ void Trainer::note_beginning() {
   first_step_ = step_;
   beginning_.clear();
   for (const Bucket& bucket : buckets_)
-    beginning_.push_back(checksum(whole_in(replica_.get(), bucket, bucket.parameters)));
+    beginning_.push_back(tensor_checksum(whole_in(replica_.get(), bucket, bucket.parameters)));
 }
 
 void Trainer::check_updated() const {
@@ -31,7 +31,7 @@ void Trainer::check_updated() const {
   scheduler_->before_reads();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Tensor whole = whole_in(replica_.get(), buckets_[b], buckets_[b].parameters);
-    if (checksum(whole) != beginning_[b]) continue;
+    if (tensor_checksum(whole) != beginning_[b]) continue;
     bool taken = false;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
       const std::size_t group = config_.optimizer.group_of(*slot.parameter);

@@ -22,7 +22,7 @@ HostBytes::HostBytes(const Tensor& tensor) : size_(tensor.bytes()) {
   data_ = copy_.data();
 }
 
-std::string checksum(const Tensor& tensor) {
+std::string tensor_checksum(const Tensor& tensor) {
   const HostBytes bytes(tensor);
   return checksum(bytes.data(), bytes.size());
 }

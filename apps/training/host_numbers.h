@@ -21,7 +21,7 @@ class HostBytes {
   const std::byte* data_ = nullptr;
 };
 
-std::string checksum(const Tensor& tensor);
+std::string tensor_checksum(const Tensor& tensor);
 /// A tensor's elements, in memory order.
 std::vector<double> host_numbers(const Tensor& tensor);
 

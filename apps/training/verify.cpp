@@ -66,12 +66,12 @@ Digests digests_of(const Trainer& trainer) {
     for (std::size_t k = 0; equal && (always || equality.rule_states) && k < bucket.states.size();
          ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
-      digests.all += checksum(whole(bucket.states[k]));
+      digests.all += tensor_checksum(whole(bucket.states[k]));
     }
     for (std::size_t k = 0;
          k < std::min(bucket.sync.size(), static_cast<std::size_t>(equality.equal_states)); ++k) {
       digests.names.push_back(fmt::format("sync.{}, bucket {}", bucket.sync[k].name, b));
-      digests.all += checksum(whole(bucket.sync[k].numbers));
+      digests.all += tensor_checksum(whole(bucket.sync[k].numbers));
     }
   }
   return digests;
@@ -162,7 +162,7 @@ void compare_mix(Trainer& trainer) {
   const auto step = static_cast<std::size_t>(trainer.replica() ? trainer.replica()->size() : 1);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     const Tensor parameters = buckets[b].own_part(buckets[b].parameters);
-    mine += checksum(parameters);
+    mine += tensor_checksum(parameters);
     const Mixer::Arrived arrived = trainer.mixer().arrived(static_cast<int>(b));
     Projection before, after;
     before.add(parameters, 1.0);
@@ -175,7 +175,8 @@ void compare_mix(Trainer& trainer) {
       for (std::size_t k = 0; k < from.size(); ++k)
         after.add(from[k], exchange.weights[std::min(k, exchange.weights.size() - 1)]);
       for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size(); ++k)
-        received += fmt::format("{} {} {}\n", b, exchange.receive_from[k], checksum(from[k]));
+        received +=
+            fmt::format("{} {} {}\n", b, exchange.receive_from[k], tensor_checksum(from[k]));
     }
     sums[3 * b] = before.sum;
     sums[3 * b + 1] = after.sum;
