@@ -329,26 +329,21 @@ TEST_CASE(
       for (const double bad :
            {-1.0, std::nan(""), std::numeric_limits<double>::infinity(), 1e300}) {
         dataset.bad_cost = bad;
-        CHECK(contains(error_text(ExitCode::kUsage,
-                                  [&] {
-                                    agree_on_complexities(dataset, Sampler::Complexity::kDeclared,
-                                                          transport.world());
-                                  }),
-                       "training sample 13 has complexity"));
+        CHECK(fails(ExitCode::kUsage, "training sample 13 has complexity", [&] {
+          agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world());
+        }));
       }
       if (ranks == 1) return;
       dataset.bad_cost = transport.rank() == 2 ? 8.0 : 7.0;
-      CHECK(contains(error_text(ExitCode::kUsage,
-                                [&] {
-                                  agree_on_complexities(dataset, Sampler::Complexity::kDeclared,
-                                                        transport.world());
-                                }),
-                     "ranks 0 and 2 find another complexity for training sample 13"));
+      CHECK(fails(
+          ExitCode::kUsage, "ranks 0 and 2 find another complexity for training sample 13", [&] {
+            agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world());
+          }));
     });
   }
   const NumberedDataset silent(4, 1);
-  CHECK(contains(error_text(ExitCode::kUsage, [&] { silent.complexity(Split::kTrain, 0); }),
-                 "data.sampler.complexity"));
+  CHECK(fails(ExitCode::kUsage, "data.sampler.complexity",
+              [&] { silent.complexity(Split::kTrain, 0); }));
 }
 
 TEST_CASE("apps/sampler: complexities are measured once a sample, and all ranks get the same") {
@@ -370,12 +365,9 @@ TEST_CASE("apps/sampler: complexities are measured once a sample, and all ranks 
       CHECK(all.front()[i] >= 2.0f * static_cast<float>(i % 4 + 1));
     dataset.broken = 17;
     world.run([&](Transport& transport) {
-      CHECK(contains(error_text(ExitCode::kUsage,
-                                [&] {
-                                  agree_on_complexities(dataset, Sampler::Complexity::kMeasured,
-                                                        transport.world());
-                                }),
-                     "sample 17 is broken"));
+      CHECK(fails(ExitCode::kUsage, "sample 17 is broken", [&] {
+        agree_on_complexities(dataset, Sampler::Complexity::kMeasured, transport.world());
+      }));
     });
   }
 }
