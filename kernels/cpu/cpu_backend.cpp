@@ -53,8 +53,7 @@ CpuBackend::~CpuBackend() = default;
 
 std::string CpuBackend::description() const {
   return fmt::format("{}, {}, {} thread{}, {}", cpu::processor_name(), cpu::name_of(isa_),
-                     threads_.count(), threads_.count() == 1 ? "" : "s",
-                     cpu::DnnlOperations::library());
+                     threads_.count(), threads_.count() == 1 ? "" : "s", cpu::library_version());
 }
 
 std::shared_ptr<Storage> CpuBackend::allocate(std::size_t bytes) {

@@ -7,19 +7,21 @@
 #include <cstdlib>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
 
 #include "core/error.h"
-#include "kernels/cpu/dnnl_compat.h"
+#include "kernels/cpu/workspace.h"
 
 namespace starling::cpu {
 namespace {
 
 using dnnl::memory;
 using Dims = memory::dims;
+using Scratch = Workspace<std::byte>;
 
 enum Operation : Index { kForward, kBackwardData, kBackwardWeights, kMatmul };
 /// An operation and its shape, whole.
@@ -48,24 +50,6 @@ std::string text(const Geometry& g) {
       g.images, g.height, g.width, g.channels, g.out_channels, g.kernel_h, g.kernel_w, g.stride_h,
       g.pad_h, g.dilation_h, g.groups);
 }
-
-/// Memory from the caching allocator for the length of a call.
-class Scratch {
- public:
-  Scratch(CachingAllocator& allocator, std::size_t bytes) : allocator_(allocator) {
-    if (bytes > 0) block_ = allocator.take(bytes);
-  }
-  ~Scratch() {
-    if (block_.data) allocator_.give_back(block_);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* data() const { return block_.data; }
-
- private:
-  CachingAllocator& allocator_;
-  CachingAllocator::Block block_;
-};
 
 /// One tensor of a primitive: its format and a handle to set the address of.
 struct Argument {
@@ -109,16 +93,36 @@ memory::desc any_weights(const Geometry& g, Type type) {
   return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, type, memory::format_tag::any};
 }
 
-dnnl_compat::ConvolutionDescs describe(const Geometry& g, Type type, Type weights, bool bias) {
-  dnnl_compat::ConvolutionDescs d;
-  d.src = plain_activation(g.images, g.height, g.width, g.channels, type);
-  d.weights = any_weights(g, weights);
-  if (bias) d.bias = memory::desc(Dims{g.out_channels}, Type::f32, Dims{1});
-  d.dst = plain_activation(g.images, g.out_height, g.out_width, g.out_channels, type);
-  d.strides = {g.stride_h, g.stride_w};
-  d.dilates = {g.dilation_h - 1, g.dilation_w - 1};
-  d.padding = {g.pad_h, g.pad_w};
-  return d;
+/// The description of a primitive P, from what oneDNN 3.x takes between engine and attributes; 2.x
+/// makes it in two steps. `hint`: the forward primitive's, of a gradient.
+template <class P, class... Parts>
+typename P::primitive_desc describe(const dnnl::engine& engine, const dnnl::primitive_attr& attr,
+                                    const Parts&... parts) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine, parts..., attr};
+#else
+  return {{parts...}, attr, engine};
+#endif
+}
+template <class P, class... Parts>
+typename P::primitive_desc describe_gradient(const dnnl::engine& engine,
+                                             const dnnl::primitive_attr& attr,
+                                             const dnnl::convolution_forward::primitive_desc& hint,
+                                             const Parts&... parts) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine, parts..., hint, attr};
+#else
+  return {{parts...}, attr, engine, hint};
+#endif
+}
+
+/// Lets a reorder or a product add to its destination.
+dnnl::primitive_attr accumulating() {
+  dnnl::primitive_attr attr;
+  dnnl::post_ops ops;
+  ops.append_sum(1.0f);
+  attr.set_post_ops(ops);
+  return attr;
 }
 
 }  // namespace
@@ -146,19 +150,31 @@ struct DnnlOperations::State {
     const Type of_weights = operation == kBackwardWeights ? Type::f32 : type;
     const memory::desc plain = plain_weights(g, of_weights);
     memory::desc own;
-    const auto d = describe(g, type, of_weights, operation == kForward && flag);
-    const auto forward = dnnl_compat::forward(
-        engine, describe(g, type, type, operation == kForward && flag), with_user_scratchpad());
+    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+    const memory::desc x = plain_activation(g.images, g.height, g.width, g.channels, type),
+                       y = plain_activation(g.images, g.out_height, g.out_width, g.out_channels,
+                                            type),
+                       bias = operation == kForward && flag
+                                  ? memory::desc(Dims{g.out_channels}, Type::f32, Dims{1})
+                                  : memory::desc(),
+                       weights = any_weights(g, of_weights);
+    const Dims strides{g.stride_h, g.stride_w}, dilates{g.dilation_h - 1, g.dilation_w - 1},
+        padding{g.pad_h, g.pad_w};
+    const dnnl::primitive_attr attributes = with_user_scratchpad();
+    const auto forward = describe<dnnl::convolution_forward>(
+        engine, attributes, dnnl::prop_kind::forward_training, kDirect, x, any_weights(g, type),
+        bias, y, strides, dilates, padding, padding);
     if (operation == kForward) {
       own = forward.weights_desc();
       plan.primitive = dnnl::convolution_forward(forward);
       plan.arguments = {Argument{DNNL_ARG_SRC, handle(forward.src_desc())},
                         Argument{DNNL_ARG_WEIGHTS, handle(own)},
-                        Argument{DNNL_ARG_BIAS, flag ? handle(d.bias) : memory()},
+                        Argument{DNNL_ARG_BIAS, flag ? handle(bias) : memory()},
                         Argument{DNNL_ARG_DST, handle(forward.dst_desc())}};
       set_scratchpad(plan, forward);
     } else if (operation == kBackwardData) {
-      const auto backward = dnnl_compat::backward_data(engine, d, forward, with_user_scratchpad());
+      const auto backward = describe_gradient<dnnl::convolution_backward_data>(
+          engine, attributes, forward, kDirect, x, weights, y, strides, dilates, padding, padding);
       own = backward.weights_desc();
       plan.primitive = dnnl::convolution_backward_data(backward);
       plan.arguments = {Argument{DNNL_ARG_DIFF_SRC, handle(backward.diff_src_desc())},
@@ -166,8 +182,9 @@ struct DnnlOperations::State {
                         Argument{DNNL_ARG_DIFF_DST, handle(backward.diff_dst_desc())}};
       set_scratchpad(plan, backward);
     } else {
-      const auto backward =
-          dnnl_compat::backward_weights(engine, d, forward, with_user_scratchpad());
+      const auto backward = describe_gradient<dnnl::convolution_backward_weights>(
+          engine, attributes, forward, kDirect, x, weights, bias, y, strides, dilates, padding,
+          padding);
       own = backward.diff_weights_desc();
       plan.primitive = dnnl::convolution_backward_weights(backward);
       plan.arguments = {Argument{DNNL_ARG_SRC, handle(backward.src_desc())},
@@ -181,7 +198,7 @@ struct DnnlOperations::State {
     if (plan.reorders) {
       plan.plain_weights = handle(plain);
       plan.weights_bytes = own.get_size();
-      const auto attr = accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr();
+      const auto attr = accumulate ? accumulating() : dnnl::primitive_attr();
       plan.reorder =
           dnnl::reorder(to_plain ? dnnl::reorder::primitive_desc(engine, own, engine, plain, attr)
                                  : dnnl::reorder::primitive_desc(engine, plain, engine, own, attr));
@@ -204,7 +221,7 @@ struct DnnlOperations::State {
   }
 
   void execute(Plan& plan, std::array<const void*, 4> pointers) {
-    const Scratch scratchpad(allocator, plan.scratchpad_bytes);
+    std::optional<Scratch> scratchpad;
     std::unordered_map<int, memory> arguments;
     for (std::size_t i = 0; i < 4; ++i) {
       if (!plan.arguments[i].name || !plan.arguments[i].handle) continue;
@@ -212,7 +229,8 @@ struct DnnlOperations::State {
       arguments.emplace(plan.arguments[i].name, plan.arguments[i].handle);
     }
     if (plan.scratchpad_bytes > 0) {
-      plan.scratchpad.set_data_handle(scratchpad.data());
+      scratchpad.emplace(allocator, static_cast<Index>(plan.scratchpad_bytes));
+      plan.scratchpad.set_data_handle(scratchpad->data());
       arguments.emplace(DNNL_ARG_SCRATCHPAD, plan.scratchpad);
     }
     plan.primitive.execute(stream, arguments);
@@ -225,7 +243,7 @@ struct DnnlOperations::State {
         [&] { return make_convolution(operation, g, type, flag); },
         [&](Plan& plan) {
           if (!plan.reorders) return execute(plan, pointers);
-          const Scratch weights(allocator, plan.weights_bytes);
+          const Scratch weights(allocator, static_cast<Index>(plan.weights_bytes));
           void* own = weights.data();
           plan.plain_weights.set_data_handle(const_cast<void*>(pointers[1]));
           pointers[1] = own;
@@ -252,9 +270,9 @@ struct DnnlOperations::State {
     const memory::desc c(Dims{p.m, p.n}, to, Dims{p.line_c, 1});
     const memory::desc row =
         bias ? memory::desc(Dims{1, p.n}, Type::f32, Dims{p.n, 1}) : memory::desc();
-    const auto descriptor = dnnl_compat::matmul(
-        engine, a, b, row, c,
-        with_user_scratchpad(p.accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr()));
+    const auto descriptor = describe<dnnl::matmul>(
+        engine, with_user_scratchpad(p.accumulate ? accumulating() : dnnl::primitive_attr()), a, b,
+        row, c);
     plan.primitive = dnnl::matmul(descriptor);
     plan.arguments = {Argument{DNNL_ARG_SRC, handle(a)}, Argument{DNNL_ARG_WEIGHTS, handle(b)},
                       Argument{DNNL_ARG_BIAS, bias ? handle(row) : memory()},
@@ -346,11 +364,6 @@ void DnnlOperations::matmul(const Product& p, const float* a, const float* b, fl
          "matmul of {}×{} by {}×{} failed in oneDNN with status {}", p.m, p.k, p.k, p.n,
          static_cast<int>(status));
   }
-}
-
-std::string DnnlOperations::library() {
-  const dnnl_version_t* version = dnnl_version();
-  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
 }
 
 }  // namespace starling::cpu

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "kernels/cpu/allocator.h"
 #include "kernels/cpu/kernels.h"
@@ -31,9 +30,6 @@ class DnnlOperations {
   /// The product of bf16 numbers into float or BFloat16, + bias[n] (optional).
   template <class To>
   void matmul(const Product& p, const BFloat16* a, const BFloat16* b, const float* bias, To* c);
-
-  /// "oneDNN 2.6.3".
-  static std::string library();
 
  private:
   struct State;

@@ -1,5 +1,6 @@
 #include "kernels/cpu/isa.h"
 
+#include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -89,6 +90,11 @@ std::string_view processor_name() {
     return std::string("unknown processor");
   }();
   return name;
+}
+
+std::string library_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
 }
 
 }  // namespace starling::cpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace starling::cpu {
@@ -34,6 +35,9 @@ std::string_view bf16_unit();
 
 /// The processor's own name, e.g. "AMD EPYC 7763 64-Core Processor".
 std::string_view processor_name();
+
+/// "oneDNN 2.6.3".
+std::string library_version();
 
 /// Selects the copy of a function table (or function pointer) for `isa`.
 template <class T>

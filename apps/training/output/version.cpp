@@ -5,14 +5,14 @@
 #include "apps/inference/version.h"
 #include "comm/mpi/session.h"
 #include "comm/nccl/nccl.h"
-#include "kernels/library_versions.h"
+#include "kernels/cpu/isa.h"
 
 namespace starling {
 
 std::string version_report() {
   return fmt::format("starling {} (commit {})\ncompiler: {}\n{}\n{}\n", version_text(),
                      commit_text(), STARLING_COMPILER, mpi_library_version(),
-                     kernel_library_versions());
+                     cpu::library_version());
 }
 
 std::string nccl_version_line() {
