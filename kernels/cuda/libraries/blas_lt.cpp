@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -27,10 +28,10 @@ namespace {
 constexpr std::size_t kWorkspaceLimit = std::size_t{32} << 20;
 constexpr std::size_t kWorkspaceAlignment = 256;
 
-void check(cublasStatus_t status, const char* call) {
+void check(cublasStatus_t status, const char* call, const char* step = "") {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ExitCode::kMemory : ExitCode::kInternal, "cublas",
-       "{}: {} ({})", call, cublasLtGetStatusName(status), cublasLtGetStatusString(status));
+       "{}{}: {} ({})", call, step, cublasLtGetStatusName(status), cublasLtGetStatusString(status));
 }
 
 cudaDataType_t data_type(DType dtype) {
@@ -64,71 +65,43 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
 };
 
-class Description {
+/// A descriptor of cuBLASLt, with the functions to make, set and destroy one, whose names start
+/// with `name`.
+template <class Handle, auto kCreate, auto kSetAttribute, auto kDestroy>
+class Descriptor {
  public:
-  Description(cublasComputeType_t compute, cudaDataType_t scale) {
-    check(cublasLtMatmulDescCreate(&handle_, compute, scale), "cublasLtMatmulDescCreate");
+  template <class... Parts>
+  explicit Descriptor(const char* name, Parts... parts) : name_(name) {
+    check(kCreate(&handle_, parts...), name_, "Create");
   }
-  Description(const Description&) = delete;
-  Description& operator=(const Description&) = delete;
-  ~Description() { cublasLtMatmulDescDestroy(handle_); }
-  template <class T>
-  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(handle_, attribute, &value, sizeof(value)),
-          "cublasLtMatmulDescSetAttribute");
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() { kDestroy(handle_); }
+  template <class Attribute, class T>
+  void set(Attribute attribute, const T& value) {
+    check(kSetAttribute(handle_, attribute, &value, sizeof(value)), name_, "SetAttribute");
   }
-  cublasLtMatmulDesc_t get() const { return handle_; }
+  Handle get() const { return handle_; }
 
  private:
-  cublasLtMatmulDesc_t handle_ = nullptr;
+  const char* name_;
+  Handle handle_ = nullptr;
 };
+using Description = Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescCreate,
+                               cublasLtMatmulDescSetAttribute, cublasLtMatmulDescDestroy>;
+using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutCreate,
+                          cublasLtMatrixLayoutSetAttribute, cublasLtMatrixLayoutDestroy>;
+using Preference =
+    Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceCreate,
+               cublasLtMatmulPreferenceSetAttribute, cublasLtMatmulPreferenceDestroy>;
 
-class Layout {
- public:
-  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t line) {
-    check(cublasLtMatrixLayoutCreate(&handle_, type, static_cast<std::uint64_t>(rows),
-                                     static_cast<std::uint64_t>(columns), line),
-          "cublasLtMatrixLayoutCreate");
-  }
-  Layout(const Layout&) = delete;
-  Layout& operator=(const Layout&) = delete;
-  ~Layout() { cublasLtMatrixLayoutDestroy(handle_); }
-  /// `batch` matrices, `elements` apart; 0: the same one for all.
-  void repeat(std::int64_t batch, std::int64_t elements) {
-    if (batch == 1) return;
-    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
-    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, elements);
-  }
-  cublasLtMatrixLayout_t get() const { return handle_; }
-
- private:
-  template <class T>
-  void set(cublasLtMatrixLayoutAttribute_t attribute, const T& value) {
-    check(cublasLtMatrixLayoutSetAttribute(handle_, attribute, &value, sizeof(value)),
-          "cublasLtMatrixLayoutSetAttribute");
-  }
-
-  cublasLtMatrixLayout_t handle_ = nullptr;
-};
-
-class Preference {
- public:
-  Preference() {
-    check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate");
-  }
-  Preference(const Preference&) = delete;
-  Preference& operator=(const Preference&) = delete;
-  ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
-  template <class T>
-  void set(cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)),
-          "cublasLtMatmulPreferenceSetAttribute");
-  }
-  cublasLtMatmulPreference_t get() const { return handle_; }
-
- private:
-  cublasLtMatmulPreference_t handle_ = nullptr;
-};
+/// Of a row-major matrix, as the column-major one in the same memory.
+Layout layout(DType dtype, std::int64_t rows, std::int64_t columns, bool transposed,
+              std::int64_t line) {
+  if (transposed) std::swap(rows, columns);
+  return Layout("cublasLtMatrixLayout", data_type(dtype), static_cast<std::uint64_t>(columns),
+                static_cast<std::uint64_t>(rows), line);
+}
 
 /// The descriptors of a problem and its best algorithm, if there is one.
 struct Plan {
@@ -150,16 +123,19 @@ struct Plan {
 };
 
 Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
-    : description(compute_type(problem, tf32),
+    : description("cublasLtMatmulDesc", compute_type(problem, tf32),
                   problem.input == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
-      a(data_type(problem.input), problem.transpose_b ? problem.k : problem.n,
-        problem.transpose_b ? problem.n : problem.k, problem.line[1]),
-      b(data_type(problem.input), problem.transpose_a ? problem.m : problem.k,
-        problem.transpose_a ? problem.k : problem.m, problem.line[0]),
-      c(data_type(problem.output), problem.n, problem.m, problem.line[2]) {
-  a.repeat(problem.batch, problem.next[1]);
-  b.repeat(problem.batch, problem.next[0]);
-  c.repeat(problem.batch, problem.next[2]);
+      a(layout(problem.input, problem.k, problem.n, problem.transpose_b, problem.line[1])),
+      b(layout(problem.input, problem.m, problem.k, problem.transpose_a, problem.line[0])),
+      c(layout(problem.output, problem.m, problem.n, false, problem.line[2])) {
+  const auto repeat = [&](Layout& matrices, std::int64_t elements) {
+    if (problem.batch == 1) return;
+    matrices.set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(problem.batch));
+    matrices.set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, elements);
+  };
+  repeat(a, problem.next[1]);
+  repeat(b, problem.next[0]);
+  repeat(c, problem.next[2]);
   const auto operation = [](bool transpose) {
     return static_cast<std::int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N);
   };
@@ -181,7 +157,7 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
     description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
                     reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[3]}));
   }
-  Preference preference;
+  Preference preference("cublasLtMatmulPreference");
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceLimit});
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.alignment[1]);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.alignment[0]);
