@@ -23,7 +23,6 @@
 #include "comm/transports/staged.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/support.h"
@@ -229,15 +228,14 @@ RankNumbers by_peers(int ranks, const PeerJobSettings& settings,
   return numbers;
 }
 
-/// Through host memory; or, `direct`, on CPUs that read each other's memory.
-RankNumbers without_peers(int ranks, const PeerJobSettings& settings, bool direct = false) {
+/// Through host memory.
+RankNumbers without_peers(int ranks, const PeerJobSettings& settings) {
   RankNumbers numbers(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks, {.direct = direct});
+  FakeWorld world(ranks);
   world.run([&](Transport& end) {
-    CpuBackend cpu(1);
     cuda::CudaBackend gpu(0, false, false, true);
-    const auto staged = direct ? nullptr : make_staged_transport(world.transport(end.rank()));
-    PeerJob job(direct ? static_cast<Backend&>(cpu) : gpu, direct ? end : *staged, settings);
+    const auto staged = make_staged_transport(world.transport(end.rank()));
+    PeerJob job(gpu, *staged, settings);
     job.run();
     numbers[static_cast<std::size_t>(end.rank())] = job.numbers();
   });
@@ -263,10 +261,7 @@ std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) 
 
 }  // namespace
 
-TEST_CASE(
-    "cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory, and of the "
-    "CPU's "
-    "direct transport") {
+TEST_CASE("cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory") {
   std::size_t ran = 0;
   for (int ranks = 1; ranks <= 5; ++ranks) {
     for (const std::string& type : types_for(ranks)) {
@@ -275,7 +270,6 @@ TEST_CASE(
       PeerJobSettings settings{.topology = {{"type", type}}, .steps = 7};
       const RankNumbers found = by_peers(ranks, settings);
       CHECK(found == without_peers(ranks, settings));
-      CHECK(found == without_peers(ranks, settings, true));
       if (++ran % 3 != 0) continue;
       settings.start_at_begin = true;
       CHECK(by_peers(ranks, settings) == found);

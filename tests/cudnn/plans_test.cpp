@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -29,9 +27,6 @@ constexpr Device kDevices[] = {
     {"H200", "h200.json"}, {"H100", "h100_sxm.json"}, {"A100", "a100_80gb.json"}};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
-/// The environment may ask for a row per graph.
-bool whole_sweep() { return std::getenv("STARLING_CUDNN_SWEEP") != nullptr; }
-
 std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) {
   std::ifstream file(std::string(STARLING_CUDNN_DEVICES "/") + device.file);
   std::stringstream text;
@@ -44,11 +39,6 @@ std::vector<TracedModel> all_models() {
   std::vector<TracedModel> models = configured_models();
   models.push_back(grouped_model());
   return models;
-}
-
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
 }
 
 /// Plans one graph; of its candidates so many are tried until one can be finalised.
@@ -102,29 +92,18 @@ TEST_CASE(
         const cuda::PlanRules rules{.tf32 = tf32};
         std::set<GraphKind> seen;
         int graphs = 0;
-        std::size_t workspace = 0;
-        const auto start = std::chrono::steady_clock::now();
         for (const auto& [spec, model] : graphs_of_models) {
           const Planned planned = plan(*maker, spec, rules, is_attention(spec) ? 0 : kAll);
           const std::string row =
               fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
           ++graphs;
           seen.insert(spec.kind);
-          workspace = std::max(workspace, planned.workspace);
           CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
           CHECK_MESSAGE((planned.finalised || is_attention(spec)), row, " ", planned.why);
           CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
-          if (whole_sweep())
-            fmt::print("{:<110} engines {:2d} workspace {:6.1f} MiB\n", row, planned.candidates,
-                       static_cast<double>(planned.workspace) / 1048576.0);
         }
         CHECK(seen.size() == (dtype == DType::kFloat32 ? 3 : 5));
         CHECK(graphs > 80);
-        fmt::print(
-            "{:<5} {:<5}{} {:3d} graphs, all with an engine, largest workspace {:7.1f} "
-            "MiB, planned in {:.0f} ms\n",
-            device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs,
-            static_cast<double>(workspace) / 1048576.0, milliseconds_since(start));
       }
     }
   }
