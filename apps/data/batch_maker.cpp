@@ -32,8 +32,8 @@ void check_class_numbers(const TensorInfo& tensor, Dataset::Split split, std::in
 
 }  // namespace
 
-RowMaker::RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
-                   std::vector<TensorInfo> read, std::vector<TensorInfo> made)
+BatchMaker::BatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
+                       std::vector<TensorInfo> read, std::vector<TensorInfo> made)
     : dataset_(dataset),
       split_(settings.split),
       batch_size_(settings.batch_size),
@@ -50,7 +50,8 @@ RowMaker::RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, B
     made_.push_back({.name = LossShares::kTensor, .shape = Shape{}, .dtype = DType::kFloat64});
 }
 
-void RowMaker::fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) {
+void BatchMaker::fill(Slot& slot, std::span<const std::int64_t> samples,
+                      const ImageChange& change) {
   slot.uploaded = false;
   begin(slot);
   dataset_.will_read(split_, samples);
@@ -75,7 +76,7 @@ void RowMaker::fill(Slot& slot, std::span<const std::int64_t> samples, const Ima
   slot.batch.samples = static_cast<std::int64_t>(samples.size());
 }
 
-BatchMaker::Slot RowMaker::make_slot() {
+BatchMaker::Slot BatchMaker::make_slot() {
   Slot slot;
   if (on_host_) {
     slot.batch = empty_batch(made_, backend_, batch_size_, dtype_);
@@ -95,7 +96,7 @@ BatchMaker::Slot RowMaker::make_slot() {
   return slot;
 }
 
-void RowMaker::wait_until_writable(const Slot& slot) const {
+void BatchMaker::wait_until_writable(const Slot& slot) const {
   if (!writable(slot)) backend_.synchronize(slot.arrived);
 }
 
@@ -109,7 +110,7 @@ Tensor filled(const BatchMaker::Slot& slot, const Tensor& all) {
 
 }  // namespace
 
-void RowMaker::upload(Slot& slot) const {
+void BatchMaker::upload(Slot& slot) const {
   if (on_host_ || slot.uploaded) return;
   const StreamScope scope(backend_, StreamKind::kUpload);
   backend_.wait(slot.free);
@@ -118,14 +119,14 @@ void RowMaker::upload(Slot& slot) const {
   slot.uploaded = true;
 }
 
-void RowMaker::send(Slot& slot) const {
+void BatchMaker::send(Slot& slot) const {
   if (on_host_) return;
   upload(slot);
   backend_.wait(slot.arrived);
   if (fixed_.all) backend_.copy(filled(slot, slot.device.all), filled(slot, fixed_.all));
 }
 
-void RowMaker::settle(Slot& slot) const {
+void BatchMaker::settle(Slot& slot) const {
   if (on_host_) return;
   // Waiting longer means that the device itself waits for a lost rank.
   constexpr std::chrono::seconds kSettle{5};
@@ -146,7 +147,7 @@ void RowMaker::settle(Slot& slot) const {
 }
 
 /// The batch of a slot: images are converted tensors, all others are views of `raw`.
-Batch RowMaker::make_batch(const RawBatch& raw) const {
+Batch BatchMaker::make_batch(const RawBatch& raw) const {
   Batch batch{.samples = batch_size_, .format = dtype_};
   for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
     const TensorInfo& tensor = tensors()[t];
@@ -157,7 +158,7 @@ Batch RowMaker::make_batch(const RawBatch& raw) const {
   return batch;
 }
 
-BatchMaker::RawBatch RowMaker::make_raw(Backend& backend, std::int64_t images) const {
+BatchMaker::RawBatch BatchMaker::make_raw(Backend& backend, std::int64_t images) const {
   constexpr std::size_t kAlignment = 512;  // the alignment of separate tensors
   std::vector<Part> all;
   for (std::size_t t = 0; t < tensors().size(); ++t)
@@ -185,7 +186,7 @@ std::unique_ptr<BatchMaker> Collate::maker(const Dataset& dataset,
                                            const BatchMakerSettings& settings,
                                            Backend& backend) const {
   const std::vector<TensorInfo> rows = dataset.info().tensors;
-  return std::make_unique<RowMaker>(dataset, settings, backend, rows, rows);
+  return std::make_unique<BatchMaker>(dataset, settings, backend, rows, rows);
 }
 
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,

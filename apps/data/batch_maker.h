@@ -12,56 +12,6 @@
 
 namespace starling {
 
-/// Makes batches: reads samples and converts them to named tensors. On the CPU fill() does all of
-/// it. For other devices fill() writes the samples' bytes, and parameters of their augmentation, to
-/// page-locked memory; the thread that issues the backend's work makes the device copy them on a
-/// separate stream (upload(), preferably during the computation on another batch) and convert them
-/// (make()).
-class BatchMaker {
- public:
-  virtual ~BatchMaker() = default;
-
-  /// A batch on the device, before conversion.
-  struct RawBatch {
-    Tensor all;                   ///< one block that contains the others
-    std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
-    std::vector<Tensor> more;     ///< RowMaker::parts(); unused ones are empty
-  };
-  /// Memory for one batch. On the CPU only the first member is used.
-  struct Slot {
-    Batch batch;
-    /// Page-locked, with the same layout as device.all
-    std::shared_ptr<std::byte> host;
-    std::size_t bytes = 0;  ///< written by fill()
-    RawBatch device;
-    Event free;     ///< end of the work on the slot's previous batch
-    Event arrived;  ///< the last upload
-    bool uploaded = false;
-    double share = 1.0;  ///< LossShares of the next fill()
-  };
-  virtual Slot make_slot() = 0;
-  /// Whether the slot's last upload is complete, so that fill() may write to it. Thread-safe.
-  virtual bool writable(const Slot& slot) const = 0;
-  /// Blocks the host until writable().
-  virtual void wait_until_writable(const Slot& slot) const = 0;
-  /// Reads `samples` (at most the slot's batch size) into a writable slot. `change`: augmentation
-  /// of images; may be empty.
-  virtual void fill(Slot& slot, std::span<const std::int64_t> samples,
-                    const ImageChange& change) = 0;
-  /// Starts copying the filled slot to the device, unless already started.
-  virtual void upload(Slot& slot) const = 0;
-  /// Makes the current stream wait for the upload, which it starts if necessary; with fixed_place
-  /// also copies it there.
-  virtual void send(Slot& slot) const = 0;
-  /// After send(): makes slot.batch. With fixed_place this can be part of a graph.
-  virtual void make(Slot& slot) const = 0;
-  /// All work on the slot's batch has been issued to the current stream: it may be filled again.
-  virtual void release(Slot& slot) const = 0;
-  /// To be called before a slot is destroyed: makes the current stream and, for some seconds, the
-  /// host wait for its upload. Memory that the device might still read after that is never freed.
-  virtual void settle(Slot& slot) const = 0;
-};
-
 /// Settings of a BatchMaker, which is not thread-safe. `dtype`: of images. `fixed_place`: on
 /// devices the batches of all slots use the same addresses, one at a time.
 struct BatchMakerSettings {
@@ -77,27 +27,57 @@ struct BatchMakerSettings {
   bool fixed_place = false;
   int threads = 1;  ///< that read samples, the caller's among them
 };
-/// By the data set's collate.
-std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,
-                                             const BatchMakerSettings& settings, Backend& backend);
 
-/// Makes batches of the samples' tensors, one sample after another. Several samples are read at a
-/// time, and class indices are checked. Collates that convert some tensors derive from it.
-class RowMaker : public BatchMaker {
+/// Makes batches: reads samples, several at a time, checks class indices, and stacks the samples'
+/// tensors. On the CPU fill() does all of it. For other devices fill() writes the samples' bytes to
+/// page-locked memory; the thread that issues the backend's work makes the device copy them on a
+/// separate stream (upload(), preferably during the computation on another batch) and convert them
+/// (make()). Makers that convert some tensors derive from it, and upload parameters with them.
+class BatchMaker {
  public:
   /// `read`: the tensors of a sample as the data set gives them; `made`: as batches have them.
-  RowMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
-           std::vector<TensorInfo> read, std::vector<TensorInfo> made);
+  BatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
+             std::vector<TensorInfo> read, std::vector<TensorInfo> made);
+  virtual ~BatchMaker() = default;
 
-  Slot make_slot() final;
-  bool writable(const Slot& slot) const final { return backend_.done(slot.arrived); }
-  void wait_until_writable(const Slot& slot) const final;
-  void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) final;
-  void upload(Slot& slot) const final;
-  void send(Slot& slot) const final;
-  void make(Slot&) const override {}
-  void release(Slot& slot) const final { slot.free = backend_.record(); }
-  void settle(Slot& slot) const final;
+  /// A batch on the device, before conversion.
+  struct RawBatch {
+    Tensor all;                   ///< one block that contains the others
+    std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
+    std::vector<Tensor> more;     ///< parts(); unused ones are empty
+  };
+  /// Memory for one batch. On the CPU only the first member is used.
+  struct Slot {
+    Batch batch;
+    /// Page-locked, with the same layout as device.all
+    std::shared_ptr<std::byte> host;
+    std::size_t bytes = 0;  ///< written by fill()
+    RawBatch device;
+    Event free;     ///< end of the work on the slot's previous batch
+    Event arrived;  ///< the last upload
+    bool uploaded = false;
+    double share = 1.0;  ///< LossShares of the next fill()
+  };
+  Slot make_slot();
+  /// Whether the slot's last upload is complete, so that fill() may write to it. Thread-safe.
+  bool writable(const Slot& slot) const { return backend_.done(slot.arrived); }
+  /// Blocks the host until writable().
+  void wait_until_writable(const Slot& slot) const;
+  /// Reads `samples` (at most the slot's batch size) into a writable slot. `change`: augmentation
+  /// of images; may be empty.
+  void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change);
+  /// Starts copying the filled slot to the device, unless already started.
+  void upload(Slot& slot) const;
+  /// Makes the current stream wait for the upload, which it starts if necessary; with fixed_place
+  /// also copies it there.
+  void send(Slot& slot) const;
+  /// After send(): makes slot.batch. With fixed_place this can be part of a graph.
+  virtual void make(Slot&) const {}
+  /// All work on the slot's batch has been issued to the current stream: it may be filled again.
+  void release(Slot& slot) const { slot.free = backend_.record(); }
+  /// To be called before a slot is destroyed: makes the current stream and, for some seconds, the
+  /// host wait for its upload. Memory that the device might still read after that is never freed.
+  void settle(Slot& slot) const;
 
  protected:
   struct Part {
@@ -128,7 +108,7 @@ class RowMaker : public BatchMaker {
   }
   /// Host memory that a sample's tensor is read into.
   virtual std::byte* place(const Slot& slot, std::size_t index, std::size_t t, int worker) {
-    return (void)worker, memory(slot, t) + index * bytes(t);
+    return (void)worker, memory(slot, t) + index * made_[t].bytes();
   }
   virtual void begin(Slot&) {}  ///< before a batch is read
   virtual void read(const Reading& reading) {
@@ -139,10 +119,6 @@ class RowMaker : public BatchMaker {
 
   /// The tensors of one sample in a batch.
   const std::vector<TensorInfo>& tensors() const { return made_; }
-  std::size_t bytes(std::size_t t) const { return bytes_of(made_[t]); }
-  static std::size_t bytes_of(const TensorInfo& tensor) {
-    return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-  }
   /// The host address of a part of the slot's memory.
   static std::byte* host(const Slot& slot, const Tensor& part) {
     return slot.host.get() + (part.raw() - slot.device.all.raw());
@@ -171,5 +147,8 @@ class RowMaker : public BatchMaker {
   RawBatch fixed_;  ///< empty: batches are made from their slot's memory
   Batch fixed_batch_;
 };
+/// By the data set's collate.
+std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset,
+                                             const BatchMakerSettings& settings, Backend& backend);
 
 }  // namespace starling

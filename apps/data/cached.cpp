@@ -39,10 +39,6 @@ class OwnBlock final : public SharedBlock {
   }
 };
 
-std::size_t bytes_of_tensor(const TensorInfo& tensor) {
-  return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-}
-
 }  // namespace
 
 std::size_t CachePlan::first_place() const {
@@ -56,7 +52,7 @@ std::size_t CachePlan::bytes() const {
 
 CachePlan plan_cache(const DatasetInfo& info, double limit_bytes, int ranks_of_host) {
   CachePlan plan;
-  for (const TensorInfo& tensor : info.tensors) plan.sample_bytes += bytes_of_tensor(tensor);
+  for (const TensorInfo& tensor : info.tensors) plan.sample_bytes += tensor.bytes();
   plan.samples = info.train_samples + info.test_samples;
   constexpr double kMost = std::numeric_limits<std::uint32_t>::max() - kFirstPlace;
   const double fit = std::min(limit_bytes / ranks_of_host /
@@ -74,7 +70,7 @@ CachePlan plan_cache(const DatasetInfo& info, double limit_bytes, int ranks_of_h
 void CachedDataset::allocate(World& world, MemorySharing& sharing) {
   const DatasetInfo info = inner_->info();
   tensor_bytes_.clear();
-  for (const TensorInfo& tensor : info.tensors) tensor_bytes_.push_back(bytes_of_tensor(tensor));
+  for (const TensorInfo& tensor : info.tensors) tensor_bytes_.push_back(tensor.bytes());
   train_samples_ = info.train_samples;
 
   std::vector<int> local;

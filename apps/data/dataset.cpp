@@ -48,7 +48,7 @@ std::string DatasetInfo::sample_text() const {
 
 SampleMemory::SampleMemory(const DatasetInfo& info) {
   for (const TensorInfo& tensor : info.tensors) {
-    memory_.emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+    memory_.emplace_back(tensor.bytes());
     places.push_back(memory_.back().data());
   }
 }

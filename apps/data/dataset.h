@@ -32,6 +32,8 @@ struct TensorInfo {
   /// For uint8 {H, W, C}: how pixels become numbers. Batches hold them in the run's format,
   /// cropped, flipped and normalised.
   std::optional<PixelScale> pixels = std::nullopt;
+  /// Of one sample, as the data set writes it.
+  std::size_t bytes() const { return static_cast<std::size_t>(shape.elements()) * size_of(dtype); }
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 

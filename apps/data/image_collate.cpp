@@ -50,7 +50,7 @@ SampleTensors tensors_of(const Dataset& dataset, const BatchMakerSettings& setti
 /// pictures: uint8 pixels are uploaded. On the CPU each worker processes the image that it has just
 /// read while that is in its cache. Mixed batches, and batches of images too small for a call each,
 /// are processed as a whole once they are read.
-class ImageMaker final : public RowMaker {
+class ImageMaker final : public BatchMaker {
   using enum ImageCollate::Part;
 
  public:
@@ -71,7 +71,7 @@ class ImageMaker final : public RowMaker {
  private:
   ImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
              const SampleTensors& of)
-      : RowMaker(dataset, settings, backend, of.read, of.made),
+      : BatchMaker(dataset, settings, backend, of.read, of.made),
         soft_(of.soft),
         labels_(soft_ == kNoTensor ? 0 : static_cast<std::size_t>(batch_size_)),
         pictures_(images_of(dataset.info()).pictures.has_value()),
@@ -179,10 +179,10 @@ class ImageMaker final : public RowMaker {
 
   std::byte* place(const Slot& slot, std::size_t i, std::size_t t, int worker) override {
     if (t == soft_) return reinterpret_cast<std::byte*>(&labels_[i]);
-    if (!tensors()[t].pixels) return RowMaker::place(slot, i, t, worker);
+    if (!tensors()[t].pixels) return BatchMaker::place(slot, i, t, worker);
     if (pool_) return targets_[static_cast<std::size_t>(worker)].image();
     const Place place = place_of(slot, i, worker);
-    return memory_of<std::byte>(slot, place.parts.tensors[t]) + place.i * bytes(t);
+    return memory_of<std::byte>(slot, place.parts.tensors[t]) + place.i * tensors()[t].bytes();
   }
 
   void begin(Slot& slot) override {
@@ -209,7 +209,7 @@ class ImageMaker final : public RowMaker {
       dataset_.read_part(split_, reading.sample, choose, side_, reading.places, pool);
       if (pool) pool->finish();
     } else {
-      RowMaker::read(reading);
+      BatchMaker::read(reading);
     }
     const auto [parts, i] = place_of(slot, reading.index, reading.worker);
     std::span<PixelStep> later;
