@@ -6,6 +6,14 @@
 
 namespace starling {
 
+void read_limits(ConfigSection& section, std::int64_t& limit, std::int64_t& test_limit,
+                 const std::string& which) {
+  section.read("limit", limit, Range::at_least(0),
+               "use " + which + " of the training set (0: all)");
+  section.read("test_limit", test_limit, Range::at_least(0),
+               "use " + which + " of the test set (0: all)");
+}
+
 BuiltinDataset::BuiltinDataset(Shape image, std::int64_t classes) {
   info_.image = image;
   info_.classes = classes;
@@ -34,13 +42,6 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
   for (std::size_t c = 0; c < std::min(channels, means.size()); ++c) info_.mean[c] = means[c];
   for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c)
     info_.std[c] = deviations[c];
-}
-
-void BuiltinDataset::read_limits(ConfigSection& section, const std::string& which) {
-  section.read("limit", limit_, Range::at_least(0),
-               "use " + which + " of the training set (0: all)");
-  section.read("test_limit", test_limit_, Range::at_least(0),
-               "use " + which + " of the test set (0: all)");
 }
 
 void BuiltinDataset::set_samples(std::int64_t train, std::int64_t test) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,11 @@
 
 namespace starling {
 
-/// Base of the built-in data sets: reads the keys `limit`, `test_limit` and `normalize`.
+/// Reads `limit` and `test_limit`; 0: all samples. `which` documents which samples a limit keeps.
+void read_limits(ConfigSection& section, std::int64_t& limit, std::int64_t& test_limit,
+                 const std::string& which = "only the first samples");
+
+/// Base of the built-in data sets of images: reads the keys `limit`, `test_limit` and `normalize`.
 class BuiltinDataset : public ImageDataset {
  public:
   ImageInfo images() const final { return info_; }
@@ -20,8 +25,6 @@ class BuiltinDataset : public ImageDataset {
   /// Reads `normalize`; the defaults have one entry per channel.
   void read_normalize(ConfigSection& section, const std::vector<double>& mean,
                       const std::vector<double>& deviation);
-  /// Reads `limit` and `test_limit`; 0: all samples. `which` documents which samples a limit keeps.
-  void read_limits(ConfigSection& section, const std::string& which = "only the first samples");
   /// Sets the numbers of samples that exist; the limits are applied to them.
   void set_samples(std::int64_t train, std::int64_t test);
 
@@ -43,6 +46,18 @@ class BuiltinDataset : public ImageDataset {
 #define STARLING_DECLARE_DATASETS(name) void register_##name(DatasetRegistry& registry);
 STARLING_DATASET_FILES(STARLING_DECLARE_DATASETS)
 #undef STARLING_DECLARE_DATASETS
+
+/// Registers a class that is made of the section, the seed and `more`.
+template <class Set, class... More>
+void add_dataset(DatasetRegistry& registry, const std::string& name, const std::string& summary,
+                 const More&... more) {
+  registry.add(
+      name,
+      [more...](ConfigSection& section, std::uint64_t seed) {
+        return std::make_unique<Set>(section, seed, more...);
+      },
+      summary);
+}
 
 /// Registers the samplers of the files with these names; register_builtin_samplers() calls them.
 void register_class_balanced_sampler(SamplerRegistry& registry);

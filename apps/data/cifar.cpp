@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ constexpr std::int64_t kCifarSide = 32, kCifarPlane = kCifarSide * kCifarSide,
 
 /// One of the two data sets, as their page describes the files.
 struct CifarVariant {
-  std::string name, folder, remedy;
+  std::string name, summary, folder, remedy;
   std::vector<std::string> train_files, test_files;
   std::int64_t label_bytes, classes, train_samples, test_samples;
   std::vector<double> mean, deviation;
@@ -27,68 +28,65 @@ struct CifarVariant {
   std::vector<std::string> class_names;
 };
 
-const CifarVariant& cifar10() {
-  static const CifarVariant variant{
-      "cifar10",
-      "cifar-10-batches-bin",
-      "scripts/get_cifar10.sh DEST fetches the files; then set data.path to DEST",
-      {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
-       "data_batch_5.bin"},
-      {"test_batch.bin"},
-      1,
-      10,
-      50000,
-      10000,
-      {0.4914, 0.4822, 0.4465},
-      {0.2470, 0.2435, 0.2616},
-      {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"}};
-  return variant;
-}
-
-const CifarVariant& cifar100() {
-  static const CifarVariant variant{
-      "cifar100",
-      "cifar-100-binary",
-      "unpack cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html and set data.path "
-      "to its folder",
-      {"train.bin"},
-      {"test.bin"},
-      2,
-      100,
-      50000,
-      10000,
-      {0.5071, 0.4865, 0.4409},
-      {0.2673, 0.2564, 0.2762},
-      {"apple",       "aquarium_fish", "baby",      "bear",       "beaver",       "bed",
-       "bee",         "beetle",        "bicycle",   "bottle",     "bowl",         "boy",
-       "bridge",      "bus",           "butterfly", "camel",      "can",          "castle",
-       "caterpillar", "cattle",        "chair",     "chimpanzee", "clock",        "cloud",
-       "cockroach",   "couch",         "crab",      "crocodile",  "cup",          "dinosaur",
-       "dolphin",     "elephant",      "flatfish",  "forest",     "fox",          "girl",
-       "hamster",     "house",         "kangaroo",  "keyboard",   "lamp",         "lawn_mower",
-       "leopard",     "lion",          "lizard",    "lobster",    "man",          "maple_tree",
-       "motorcycle",  "mountain",      "mouse",     "mushroom",   "oak_tree",     "orange",
-       "orchid",      "otter",         "palm_tree", "pear",       "pickup_truck", "pine_tree",
-       "plain",       "plate",         "poppy",     "porcupine",  "possum",       "rabbit",
-       "raccoon",     "ray",           "road",      "rocket",     "rose",         "sea",
-       "seal",        "shark",         "shrew",     "skunk",      "skyscraper",   "snail",
-       "snake",       "spider",        "squirrel",  "streetcar",  "sunflower",    "sweet_pepper",
-       "table",       "tank",          "telephone", "television", "tiger",        "tractor",
-       "train",       "trout",         "tulip",     "turtle",     "wardrobe",     "whale",
-       "willow_tree", "wolf",          "woman",     "worm"}};
-  return variant;
+const std::array<CifarVariant, 2>& cifar_variants() {
+  static const std::array<CifarVariant, 2> variants{
+      {{"cifar10",
+        "CIFAR-10 from its official binary files",
+        "cifar-10-batches-bin",
+        "scripts/get_cifar10.sh DEST fetches the files; then set data.path to DEST",
+        {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+         "data_batch_5.bin"},
+        {"test_batch.bin"},
+        1,
+        10,
+        50000,
+        10000,
+        {0.4914, 0.4822, 0.4465},
+        {0.2470, 0.2435, 0.2616},
+        {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"}},
+       {"cifar100",
+        "CIFAR-100 (fine labels) from its official binary files",
+        "cifar-100-binary",
+        "unpack cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html and set data.path "
+        "to its folder",
+        {"train.bin"},
+        {"test.bin"},
+        2,
+        100,
+        50000,
+        10000,
+        {0.5071, 0.4865, 0.4409},
+        {0.2673, 0.2564, 0.2762},
+        {"apple",       "aquarium_fish", "baby",      "bear",       "beaver",       "bed",
+         "bee",         "beetle",        "bicycle",   "bottle",     "bowl",         "boy",
+         "bridge",      "bus",           "butterfly", "camel",      "can",          "castle",
+         "caterpillar", "cattle",        "chair",     "chimpanzee", "clock",        "cloud",
+         "cockroach",   "couch",         "crab",      "crocodile",  "cup",          "dinosaur",
+         "dolphin",     "elephant",      "flatfish",  "forest",     "fox",          "girl",
+         "hamster",     "house",         "kangaroo",  "keyboard",   "lamp",         "lawn_mower",
+         "leopard",     "lion",          "lizard",    "lobster",    "man",          "maple_tree",
+         "motorcycle",  "mountain",      "mouse",     "mushroom",   "oak_tree",     "orange",
+         "orchid",      "otter",         "palm_tree", "pear",       "pickup_truck", "pine_tree",
+         "plain",       "plate",         "poppy",     "porcupine",  "possum",       "rabbit",
+         "raccoon",     "ray",           "road",      "rocket",     "rose",         "sea",
+         "seal",        "shark",         "shrew",     "skunk",      "skyscraper",   "snail",
+         "snake",       "spider",        "squirrel",  "streetcar",  "sunflower",    "sweet_pepper",
+         "table",       "tank",          "telephone", "television", "tiger",        "tractor",
+         "train",       "trout",         "tulip",     "turtle",     "wardrobe",     "whale",
+         "willow_tree", "wolf",          "woman",     "worm"}}}};
+  return variants;
 }
 
 class Cifar final : public BuiltinDataset {
  public:
-  Cifar(const CifarVariant& variant, ConfigSection& section)
-      : BuiltinDataset(Shape{kCifarSide, kCifarSide, 3}, variant.classes), variant_(variant) {
-    path_ = section.text("path", "build/data/" + variant.name,
-                         "folder of the binary files, or the one above " + variant.folder);
-    read_limits(section);
-    read_normalize(section, variant.mean, variant.deviation);
-    set_samples(variant.train_samples, variant.test_samples);
-    info_.class_names = variant.class_names;
+  Cifar(ConfigSection& section, std::uint64_t, const CifarVariant* variant)
+      : BuiltinDataset(Shape{kCifarSide, kCifarSide, 3}, variant->classes), variant_(*variant) {
+    path_ = section.text("path", "build/data/" + variant_.name,
+                         "folder of the binary files, or the one above " + variant_.folder);
+    read_limits(section, limit_, test_limit_);
+    read_normalize(section, variant_.mean, variant_.deviation);
+    set_samples(variant_.train_samples, variant_.test_samples);
+    info_.class_names = variant_.class_names;
   }
 
   void open() override {
@@ -172,18 +170,8 @@ class Cifar final : public BuiltinDataset {
 }  // namespace
 
 void register_cifar(DatasetRegistry& registry) {
-  registry.add(
-      "cifar10",
-      [](ConfigSection& section, std::uint64_t) {
-        return std::make_unique<Cifar>(cifar10(), section);
-      },
-      "CIFAR-10 from its official binary files");
-  registry.add(
-      "cifar100",
-      [](ConfigSection& section, std::uint64_t) {
-        return std::make_unique<Cifar>(cifar100(), section);
-      },
-      "CIFAR-100 (fine labels) from its official binary files");
+  for (const CifarVariant& variant : cifar_variants())
+    add_dataset<Cifar>(registry, variant.name, variant.summary, &variant);
 }
 
 }  // namespace starling

@@ -247,7 +247,7 @@ class CsvRows final : public Dataset {
       values_.push_back(checksum(values));
       file_rows_.push_back(file.row());
       const std::string& line = lines_.emplace_back(file.line());
-      crc = checksum_of({reinterpret_cast<const std::uint8_t*>(line.data()), line.size()}, crc);
+      crc = checksum_of(text_bytes(line), crc);
     }
     if (lines_.size() == before)
       fail(ExitCode::kUsage, "data", {.file = file.name()}, "has no rows below the columns' names");
@@ -350,13 +350,10 @@ class CsvRows final : public Dataset {
 }  // namespace
 
 void register_csv(DatasetRegistry& registry) {
-  registry.add(
-      "csv",
-      [](ConfigSection& section, std::uint64_t seed) {
-        return std::make_unique<CsvRows>(section, seed);
-      },
-      "rows of a CSV file: numbers and categories, and a number or a class that is predicted of "
-      "them");
+  add_dataset<CsvRows>(
+      registry, "csv",
+      "rows of a CSV file: numbers and categories, and a number or a class that is "
+      "predicted of them");
 }
 
 }  // namespace starling

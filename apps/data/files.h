@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/operations/accesses.h"
@@ -78,6 +79,9 @@ std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t bef
 template <class T>
 std::span<const std::uint8_t> bytes_of(const T& value) {
   return {reinterpret_cast<const std::uint8_t*>(&value), sizeof value};
+}
+inline std::span<const std::uint8_t> text_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 // dimensions, each dimension as a big-endian 32-bit number, then the elements.
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -19,32 +20,30 @@ namespace {
 constexpr std::int64_t kMnistSide = 28, kMnistPixels = kMnistSide * kMnistSide, kMnistClasses = 10;
 
 struct MnistVariant {
-  std::string name, path, remedy;
+  std::string name, summary, path, remedy;
   double mean, deviation;
   std::vector<std::string> class_names;
 };
 
-const MnistVariant& mnist() {
-  static const MnistVariant variant{
-      "mnist",
-      "build/data/mnist",
-      "put the four IDX files of MNIST, plain or .gz, there, or set data.path",
-      0.1307,
-      0.3081,
-      {}};
-  return variant;
-}
-
-const MnistVariant& fashion_mnist() {
-  static const MnistVariant variant{"fashion_mnist",
-                                    "/usr/share/datasets/fashion-mnist",
-                                    "install Debian's package (apt install dataset-fashion-mnist), "
-                                    "or set data.path to the folder of its four files",
-                                    0.2860,
-                                    0.3530,
-                                    {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-                                     "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"}};
-  return variant;
+const std::array<MnistVariant, 2>& mnist_variants() {
+  static const std::array<MnistVariant, 2> variants{
+      {{"mnist",
+        "MNIST from its IDX files",
+        "build/data/mnist",
+        "put the four IDX files of MNIST, plain or .gz, there, or set data.path",
+        0.1307,
+        0.3081,
+        {}},
+       {"fashion_mnist",
+        "Fashion-MNIST from its IDX files (Debian: dataset-fashion-mnist)",
+        "/usr/share/datasets/fashion-mnist",
+        "install Debian's package (apt install dataset-fashion-mnist), or set data.path to the "
+        "folder of its four files",
+        0.2860,
+        0.3530,
+        {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+         "Ankle boot"}}}};
+  return variants;
 }
 
 /// Images or labels of one split as they came from a file.
@@ -105,13 +104,13 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
 
 class Mnist final : public BuiltinDataset {
  public:
-  Mnist(const MnistVariant& variant, ConfigSection& section)
-      : BuiltinDataset(Shape{kMnistSide, kMnistSide, 1}, kMnistClasses), variant_(variant) {
-    path_ = section.text("path", variant.path, "folder of the four IDX files, plain or .gz");
-    read_limits(section);
-    read_normalize(section, {variant.mean}, {variant.deviation});
+  Mnist(ConfigSection& section, std::uint64_t, const MnistVariant* variant)
+      : BuiltinDataset(Shape{kMnistSide, kMnistSide, 1}, kMnistClasses), variant_(*variant) {
+    path_ = section.text("path", variant_.path, "folder of the four IDX files, plain or .gz");
+    read_limits(section, limit_, test_limit_);
+    read_normalize(section, {variant_.mean}, {variant_.deviation});
     set_samples(60000, 10000);
-    info_.class_names = variant.class_names;
+    info_.class_names = variant_.class_names;
   }
 
   void open() override {
@@ -171,18 +170,8 @@ class Mnist final : public BuiltinDataset {
 }  // namespace
 
 void register_mnist(DatasetRegistry& registry) {
-  registry.add(
-      "mnist",
-      [](ConfigSection& section, std::uint64_t) {
-        return std::make_unique<Mnist>(mnist(), section);
-      },
-      "MNIST from its IDX files");
-  registry.add(
-      "fashion_mnist",
-      [](ConfigSection& section, std::uint64_t) {
-        return std::make_unique<Mnist>(fashion_mnist(), section);
-      },
-      "Fashion-MNIST from its IDX files (Debian: dataset-fashion-mnist)");
+  for (const MnistVariant& variant : mnist_variants())
+    add_dataset<Mnist>(registry, variant.name, variant.summary, &variant);
 }
 
 }  // namespace starling

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "apps/data/drawn_tests.h"
-#include "apps/data/picture_index.h"
 #include "apps/inference/description.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/log.h"
 #include "core/registry.h"
 #include "core/text.h"
@@ -62,6 +62,15 @@ std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::
   return result;
 }
 
+void check_has_classes(const std::string& folder) {
+  if (!class_folders(folder).empty()) return;
+  std::error_code error;
+  fail(ExitCode::kUsage, "data", {.file = folder, .key = "data.val_path"},
+       "{}; needed: a folder of classes, {}/<class>/*.jpg",
+       std::filesystem::exists(folder, error) ? "has no class folders" : what_is_missing(folder),
+       folder);
+}
+
 }  // namespace
 
 PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name,
@@ -101,7 +110,8 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
                                              "training images, for --dry-run (ImageNet's)");
   const std::int64_t test = section.integer("test_samples", 50000, Range::at_least(1),
                                             "test images, for --dry-run (ImageNet's)");
-  read_limits(section, "so many samples, the first of each class in proportion,");
+  read_limits(section, limit_, test_limit_,
+              "so many samples, the first of each class in proportion,");
   read_normalize(section, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
   set_samples(train, test);
   info_.complexity = "bytes";
@@ -157,7 +167,8 @@ void PictureDataset::open_tests(Sources& opened) {
   if (!only_tests_ && std::filesystem::equivalent(val_path_, path_ + "/train", error))
     fail(ExitCode::kUsage, "data", {.file = val_path_, .key = "data.val_path"},
          "is trained on too; needed: a folder of other pictures");
-  opened.test = folder_pictures(val_path_);
+  check_has_classes(val_path_);
+  opened.test = std::make_unique<PictureIndex>(val_path_);
   const std::vector<std::string>& found = opened.test->classes();
   if (only_tests_ && !model_classes_.empty()) info_.class_names = model_classes_;
   if (info_.class_names.empty()) info_.class_names = found;
@@ -182,7 +193,7 @@ void PictureDataset::open_tests(Sources& opened) {
 
 void PictureDataset::look() const {
   if (val_path_.empty() || !only_tests_) look_for_sources();
-  if (!val_path_.empty() && class_folders(val_path_).empty()) (void)folder_pictures(val_path_);
+  if (!val_path_.empty()) check_has_classes(val_path_);
 }
 
 void PictureDataset::open() {

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,40 +12,9 @@
 #include <vector>
 
 #include "apps/data/builtin.h"
-#include "apps/pictures/picture.h"
+#include "apps/data/picture_index.h"
 
 namespace starling {
-
-/// The labelled pictures of one split, by number: sorted by class, in a fixed order. Thread-safe.
-class PictureSource {
- public:
-  virtual ~PictureSource() = default;
-  /// Class names, sorted.
-  virtual const std::vector<std::string>& classes() const = 0;
-  virtual std::int64_t size() const = 0;
-  /// The number of a class's first picture; first(classes) is size().
-  virtual std::int64_t first(std::int64_t label) const = 0;
-  virtual std::int64_t label(std::int64_t index) const = 0;
-  virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< of the picture's encoded data
-  /// The path of the picture's original file below train/ or val/.
-  virtual std::string name(std::int64_t index) const = 0;
-  /// Files without a picture's name: their number by ending.
-  virtual std::map<std::string, std::int64_t> other_files() const { return {}; }
-  /// Checksums that identify these pictures, see DatasetInfo. `split` is "train" or "val". Must be
-  /// fast for a million pictures.
-  virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
-  /// Decodes the part that `choose` selects to side × side × 3 bytes at `out`, or with `later`
-  /// stores the part there, not resized. Error(kUsage) with the picture and the reason.
-  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
-                      std::int64_t side, std::uint8_t* out, CutTarget* later) const = 0;
-  /// Announces pictures that will be decoded soon, in any order.
-  virtual void will_decode(std::span<const std::int64_t> indices) const {
-    static_cast<void>(indices);
-  }
-};
-
-/// The pictures of a folder of class folders. Error(kUsage) if there are none.
-std::unique_ptr<PictureSource> folder_pictures(const std::string& folder);
 
 /// Base of data sets of pictures of any size: their keys, the split and crops. In training, a
 /// picture that cannot be decoded is replaced by the next training picture of its class; in tests

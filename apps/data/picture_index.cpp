@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "apps/data/files.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -156,8 +157,12 @@ void check_classes(const std::string& who, const std::string& folder,
        only_train.empty() ? "val" : "train", who, both);
 }
 
-PictureIndex::PictureIndex(const std::string& folder)
-    : folder_(folder), classes_(class_folders(folder, &others_)) {
+std::int64_t PictureSource::label(std::int64_t index) const {
+  return std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1;
+}
+
+PictureIndex::PictureIndex(const std::string& folder) : folder_(folder) {
+  classes_ = class_folders(folder, &others_);
   for (const std::string& name : classes_) {
     std::vector<std::string> found;
     look(folder, name, 1, found, others_);
@@ -172,17 +177,13 @@ PictureIndex::PictureIndex(const std::string& folder)
       names_ += file;
       places_.push_back(names_.size());
     }
-    first_.push_back(size());
+    first_.push_back(std::ssize(places_) - 1);
   }
 }
 
-std::int64_t PictureIndex::label(std::int64_t index) const {
-  return std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1;
-}
-
-std::string_view PictureIndex::name(std::int64_t index) const {
+std::string PictureIndex::name(std::int64_t index) const {
   const auto i = static_cast<std::size_t>(index);
-  return std::string_view(names_).substr(places_[i], places_[i + 1] - places_[i]);
+  return names_.substr(places_[i], places_[i + 1] - places_[i]);
 }
 
 std::int64_t PictureIndex::bytes(std::int64_t index) const {
@@ -190,6 +191,18 @@ std::int64_t PictureIndex::bytes(std::int64_t index) const {
   return ::stat(path(index).c_str(), &status) == 0 && S_ISREG(status.st_mode)
              ? std::int64_t{status.st_size}
              : 0;
+}
+
+std::map<std::string, std::uint32_t> PictureIndex::checksums(const std::string& split) const {
+  return {{"names of pictures in " + split + "/", checksum_of(text_bytes(names_))}};
+}
+
+void PictureIndex::decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose,
+                          std::int64_t side, std::uint8_t* out, CutTarget* later) const {
+  const std::string file = path(index);
+  const std::vector<std::uint8_t> bytes = read_picture_file(file);
+  if (later) return decoder.decode(bytes, file, choose, side, side, *later);
+  decoder.decode(bytes, file, choose, side, side, 3, out);
 }
 
 }  // namespace starling

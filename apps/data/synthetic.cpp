@@ -154,12 +154,7 @@ class Synthetic final : public BuiltinDataset {
 }  // namespace
 
 void register_synthetic(DatasetRegistry& registry) {
-  registry.add(
-      "synthetic",
-      [](ConfigSection& section, std::uint64_t seed) {
-        return std::make_unique<Synthetic>(section, seed);
-      },
-      "made in memory, learnable, no files");
+  add_dataset<Synthetic>(registry, "synthetic", "made in memory, learnable, no files");
 }
 
 }  // namespace starling

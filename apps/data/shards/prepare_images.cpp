@@ -51,19 +51,15 @@ struct PictureSplits {
   }
 
   std::int64_t size(std::size_t split) const { return folders[split] ? folders[split]->size() : 0; }
-  std::string name(std::size_t split, std::int64_t index) const {
-    return std::string(folders[split]->name(index));
-  }
 
   /// Checksum of all files' names and sizes.
   std::uint32_t checksum() const {
     std::uint32_t sum = 0;
     for (std::size_t split = 0; split < 2; ++split) {
       for (std::int64_t i = 0; i < size(split); ++i) {
-        const std::string own = name(split, i);
+        const std::string own = folders[split]->name(i);
         const auto bytes = static_cast<std::uint32_t>(folders[split]->bytes(i));
-        sum =
-            checksum_of({reinterpret_cast<const std::uint8_t*>(own.c_str()), own.size() + 1}, sum);
+        sum = checksum_of(text_bytes(std::string_view(own.c_str(), own.size() + 1)), sum);
         sum = checksum_of(bytes_of(bytes), sum);
       }
       sum = checksum_of(bytes_of(split), sum);
@@ -352,7 +348,7 @@ PrepareReport prepare_images(const PrepareOptions& options, const PrepareWatch& 
         } else {
           writer->add({picture.bytes, picture.checksum, picture.size.height, picture.size.width,
                        pictures.folders[task.split]->label(index),
-                       pictures.name(task.split, index)});
+                       pictures.folders[task.split]->name(index)});
         }
         if (index + 1 == task.end) {
           writer->commit();

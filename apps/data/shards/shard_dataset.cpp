@@ -1,12 +1,10 @@
 // Data set of pictures in shards, as starling-prepare writes them.
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "apps/data/picture_dataset.h"
 #include "apps/data/shards/shard_set.h"
@@ -18,19 +16,10 @@ namespace {
 class ShardPictures final : public PictureSource {
  public:
   ShardPictures(const std::string& folder, const ShardIndex& index, std::size_t split)
-      : classes_(index.classes),
-        first_(index.first[split]),
+      : PictureSource(index.classes, index.first[split]),
         settings_(index.settings),
         raw_(index.settings.kind == static_cast<std::uint32_t>(ShardKind::kRaw)),
         set_(folder, index, split) {}
-  const std::vector<std::string>& classes() const override { return classes_; }
-  std::int64_t size() const override { return set_.records(); }
-  std::int64_t first(std::int64_t label) const override {
-    return first_[static_cast<std::size_t>(label)];
-  }
-  std::int64_t label(std::int64_t index) const override {
-    return std::upper_bound(first_.begin(), first_.end(), index) - first_.begin() - 1;
-  }
   std::int64_t bytes(std::int64_t index) const override {
     const auto [file, record] = set_.place(index);
     return file->entry(record).bytes;
@@ -64,8 +53,6 @@ class ShardPictures final : public PictureSource {
   }
 
  private:
-  std::vector<std::string> classes_;
-  std::vector<std::int64_t> first_;
   ShardSettings settings_;
   bool raw_;
   ShardSet set_;
@@ -99,12 +86,7 @@ class Shards final : public PictureDataset {
 }  // namespace
 
 void register_shards(DatasetRegistry& registry) {
-  registry.add(
-      "shards",
-      [](ConfigSection& section, std::uint64_t seed) {
-        return std::make_unique<Shards>(section, seed);
-      },
-      "pictures in shards, as starling-prepare writes them");
+  add_dataset<Shards>(registry, "shards", "pictures in shards, as starling-prepare writes them");
 }
 
 }  // namespace starling

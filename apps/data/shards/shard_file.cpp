@@ -165,8 +165,7 @@ void ShardWriter::commit() {
   table.append(reinterpret_cast<const char*>(entries_.data()),
                entries_.size() * sizeof entries_[0]);
   table += names_;
-  footer_.table_checksum =
-      checksum_of({reinterpret_cast<const std::uint8_t*>(table.data()), table.size()});
+  footer_.table_checksum = checksum_of(text_bytes(table));
   footer_.bytes = at_ + table.size() + sizeof footer_;
   footer_.checksum = footer_checksum(footer_);
   file_.write(table.data(), table.size());

@@ -141,8 +141,7 @@ std::string shard_index_text(const ShardIndex& index) {
     rest += name;
   }
   header.bytes = sizeof header + rest.size();
-  header.checksum = checksum_of({reinterpret_cast<const std::uint8_t*>(rest.data()), rest.size()},
-                                checksum_of(bytes_of(header)));
+  header.checksum = checksum_of(text_bytes(rest), checksum_of(bytes_of(header)));
   std::string text;
   put(text, &header, 1);
   return text + rest;

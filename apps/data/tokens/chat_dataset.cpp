@@ -18,7 +18,7 @@
 #include "apps/data/drawn_tests.h"
 #include "apps/data/tokens/chat_files.h"
 #include "apps/data/tokens/rows.h"
-#include "apps/data/tokens/text_collate.h"
+#include "apps/data/tokens/text_dataset.h"
 #include "apps/data/tokens/texts.h"
 #include "apps/data/workers.h"
 #include "apps/inference/companions.h"
@@ -58,17 +58,16 @@ struct LongCount {
   }
 };
 
-class Chat final : public Dataset {
+class Chat final : public TextDataset {
  public:
   Chat(ConfigSection& section, std::uint64_t seed) : seed_(seed) {
-    paths_ = read_paths(section, "path",
-                        "files of JSON lines, or folders of such (*.jsonl), as they are or packed "
-                        "(.gz, .zst); required",
-                        R"("chat.jsonl")");
-    val_paths_ = read_paths(section, "val_path",
-                            "the test set, as `path` has it; left out of training where it lies "
-                            "in a folder of `path`");
-    if (paths_.empty()) section.missing("path", "files or folders of JSON lines");
+    read_paths(section,
+               "files of JSON lines, or folders of such (*.jsonl), as they are or packed (.gz, "
+               ".zst); required",
+               R"("chat.jsonl")",
+               "the test set, as `path` has it; left out of training where it lies in a folder of "
+               "`path`",
+               "files or folders of JSON lines");
     tokenizer_path_ = section.text(
         "tokenizer", "",
         "a tokenizer's file, such as tokenizer.json, or the folder that it is in; default: that of "
@@ -86,7 +85,7 @@ class Chat final : public Dataset {
                  {{"cut", Long::kCut}, {"drop", Long::kDrop}, {"error", Long::kError}},
                  "a conversation of more tokens than a sample: cut: its oldest messages leave, the "
                  "system's stay; drop: it is left out; error: it is refused");
-    section.read("pack", pack_,
+    section.read("pack", positions_,
                  "samples are rows of conversations, as many as fit; attention and positions stay "
                  "in a conversation");
     val_fraction_ = read_val_fraction(section, !val_paths_.empty(), 0.05,
@@ -94,12 +93,8 @@ class Chat final : public Dataset {
                                       "the config's seed and their roles and contents");
     length_ = section.required_integer("sequence_length", Range::closed(2, 1 << 24),
                                        "tokens of a sample, at most the model's context", 16);
-    section.read("limit", limit_, Range::at_least(0),
-                 "use only the first conversations of the training set (0: all)");
-    section.read("test_limit", test_limit_, Range::at_least(0),
-                 "use only the first conversations of the test set (0: all)");
+    read_limits(section, limit_, test_limit_, "only the first conversations");
     shuffles_ = !section.changed("shuffle");
-    info_.task = "language_model";
     set_vocab(256);
     section.finish();  // before files are opened
     if (!tokenizer_path_.empty()) {
@@ -110,19 +105,16 @@ class Chat final : public Dataset {
     }
   }
 
-  DatasetInfo info() const override { return info_; }
-  bool countable() const override { return true; }
-  void use_only_tests() override { only_tests_ = true; }
   void use_test_share(const TestShare& share) override { given_share_ = share; }
   void use_model(const SafetensorsFile& file, const std::string& source) override {
-    const auto theirs = tokenizer_of_model(file, source, tokenizer_.get());
+    const auto theirs = tokenizer_of_model(file, source);
     if (theirs && !tokenizer_)
       use_tokenizer(theirs, chat_source_of(description_of(file, source), source), source);
   }
   void use_initial_model(const std::string& file, bool) override {
     if (tokenizer_) return;
     const SafetensorsFile metadata = read_model_metadata(file);
-    if (const auto theirs = tokenizer_of_model(metadata, file, nullptr))
+    if (const auto theirs = tokenizer_of_model(metadata, file))
       return use_tokenizer(theirs, chat_source_of(description_of(metadata, file), file), file);
     if (const std::string beside = tokenizer_beside(file); !beside.empty())
       use_tokenizer(Tokenizer::read(beside), chat_source_beside(beside), beside);
@@ -138,11 +130,8 @@ class Chat final : public Dataset {
     if (!tokens_.empty()) return;
     use_task("");
     Workers workers(usable_cores());
-    std::vector<std::string> tests, training;
-    if (!val_paths_.empty())
-      tests = of_key("data.val_path", [&] { return chat_files(val_paths_); });
-    if (!only_tests_ || tests.empty())
-      training = training_files(paths_, tests, chat_files, left_out_);
+    const Paths tests = test_files(chat_files);
+    const Paths training = train_is_left_out() ? Paths() : training_files(tests, chat_files);
     for (const std::string& file : training) add(file, workers);
     const std::size_t of_path = conversations_.size();
     for (const std::string& file : tests) add(file, workers);
@@ -168,7 +157,7 @@ class Chat final : public Dataset {
     const std::size_t bytes = tokens.size() * sizeof(std::int32_t);
     std::memcpy(out[0], tokens.data(), bytes);
     std::memcpy(out[1], targets.data(), bytes);
-    if (pack_) std::memcpy(out[2], positions.data(), bytes);
+    if (positions_) std::memcpy(out[2], positions.data(), bytes);
   }
   std::int64_t counted_targets(std::int64_t index) const override {
     std::int64_t count = 0;
@@ -201,17 +190,12 @@ class Chat final : public Dataset {
     std::string draw;  ///< by what it says: what draw_tests() goes by
   };
 
-  void set_vocab(std::int64_t vocab) {
-    info_.tensors = {{"tokens", Shape{length_}, DType::kInt32, vocab},
-                     {"targets", Shape{length_}, DType::kInt32, vocab}};
-    if (pack_) info_.tensors.push_back({"positions", Shape{length_}, DType::kInt32, length_});
-  }
   void use_tokenizer(std::shared_ptr<const Tokenizer> tokenizer, const ChatSource& source,
                      const std::string& place) {
     tokenizer_ = std::move(tokenizer);
     chat_.emplace(chat_template(template_, tokenizer_, source, place, "data.template", note_));
     set_vocab(tokenizer_->vocab());
-    info_.collated_by = std::make_shared<TextCollate>(tokenizer_);
+    describe_tokenizer();
   }
   const Rows& rows(Split split) const { return split == Split::kTrain ? train_ : test_; }
   const Conversation& at(std::int64_t number) const {
@@ -352,7 +336,7 @@ class Chat final : public Dataset {
     limit(drawn.test, test_limit_);
     info_.contents = contents(drawn.train, drawn.test);
     // Neighbours in a file, which may be alike, should not share a row
-    if (pack_ && shuffles_) {
+    if (positions_ && shuffles_) {
       std::vector<std::int64_t> order;
       for (const std::int64_t k :
            random_permutation(seed_, RandomStream::kPermutation, 0, std::ssize(drawn.train)))
@@ -363,7 +347,7 @@ class Chat final : public Dataset {
     test_ = rows_of(drawn.test);
     info_.train_samples = train_.size();
     info_.test_samples = test_.size();
-    if (pack_ && train_.size() > 0) {
+    if (positions_ && train_.size() > 0) {
       std::int64_t tokens = 0;
       for (const std::int64_t member : train_.members) tokens += at(member).length;
       info_.contents += fmt::format(
@@ -382,7 +366,7 @@ class Chat final : public Dataset {
   Rows rows_of(const std::vector<std::int64_t>& order) const {
     return pack(
         order,
-        [&](std::int64_t number) { return pack_ ? std::int64_t{at(number).length} : length_; },
+        [&](std::int64_t number) { return positions_ ? std::int64_t{at(number).length} : length_; },
         length_);
   }
   std::string contents(const std::vector<std::int64_t>& training,
@@ -403,15 +387,11 @@ class Chat final : public Dataset {
   }
 
   std::uint64_t seed_;
-  std::vector<std::string> paths_, val_paths_;
   std::string tokenizer_path_, template_;
-  bool all_ = false, pack_ = false, shuffles_ = true, only_tests_ = false;
+  bool all_ = false, shuffles_ = true;
   Long long_ = Long::kCut;
   double val_fraction_ = 0.0;
-  std::int64_t length_ = 2, limit_ = 0, test_limit_ = 0, left_out_ = 0;
   std::optional<TestShare> given_share_;
-  DatasetInfo info_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<ChatTemplate> chat_;
   std::string note_;  ///< on what the tokenizer's own template would do
   LongCount count_;
@@ -424,12 +404,7 @@ class Chat final : public Dataset {
 }  // namespace
 
 void register_chat(DatasetRegistry& registry) {
-  registry.add(
-      "chat",
-      [](ConfigSection& section, std::uint64_t seed) {
-        return std::make_unique<Chat>(section, seed);
-      },
-      "conversations of JSON lines, as tokens of a chat template");
+  add_dataset<Chat>(registry, "chat", "conversations of JSON lines, as tokens of a chat template");
 }
 
 }  // namespace starling

@@ -2,16 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/error.h"
 #include "core/file_io.h"
@@ -140,46 +137,6 @@ std::string TextCount::text() const {
   return empty == 0 ? ""
                     : fmt::format("; {} {} left out", counted(empty, "empty text"),
                                   empty == 1 ? "is" : "are");
-}
-
-std::vector<std::string> read_paths(ConfigSection& section, const char* key, const char* doc,
-                                    const char* sample) {
-  const nlohmann::json value = section.raw(key, "text or list of texts", doc, sample);
-  std::vector<std::string> paths;
-  if (value.is_null()) return paths;
-  for (const nlohmann::json& item : value.is_array() ? value : nlohmann::json::array({value})) {
-    if (!item.is_string() || item.get<std::string>().empty())
-      section.error(key, "has {}; needed: the name of a file or folder, or a list of such",
-                    shown(item.dump()));
-    paths.push_back(item.get<std::string>());
-  }
-  return paths;
-}
-
-std::vector<std::string> training_files(
-    const std::vector<std::string>& paths, const std::vector<std::string>& tests,
-    const std::function<std::vector<std::string>(const std::vector<std::string>&)>& files_of,
-    std::int64_t& left_out) {
-  const auto id = [](const std::string& file) {
-    struct ::stat status {};
-    (void)::stat(file.c_str(), &status);  // zeros if it does not exist, which readers report
-    return std::pair(status.st_dev, status.st_ino);
-  };
-  std::set<std::pair<::dev_t, ::ino_t>> tested;
-  for (const std::string& file : tests) tested.insert(id(file));
-  std::vector<std::string> training;
-  for (const std::string& path : paths) {
-    const std::size_t before = training.size();
-    const std::vector<std::string> files = of_key("data.path", [&] { return files_of({path}); });
-    std::copy_if(files.begin(), files.end(), std::back_inserter(training),
-                 [&](const std::string& file) { return tested.count(id(file)) == 0; });
-    const std::size_t kept = training.size() - before;
-    if (kept == 0 && !files.empty())
-      fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200), .key = "data.val_path"},
-           "is trained on too; needed: other files for tests, outside data.path");
-    left_out += static_cast<std::int64_t>(files.size() - kept);
-  }
-  return training;
 }
 
 void each_lines(const std::string& path,

@@ -5,14 +5,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "apps/data/files.h"
 #include "apps/data/workers.h"
 #include "apps/text/tokenizer.h"
-#include "core/config.h"
-#include "core/error.h"
 
 namespace starling {
 
@@ -34,27 +31,6 @@ struct TextCount {
   std::int64_t bytes = 0;             ///< of text
   std::string text() const;           ///< "; 2 empty texts are left out", or nothing
 };
-
-/// A key that is a text or a list of texts. `sample`: the value in sample configs.
-std::vector<std::string> read_paths(ConfigSection& section, const char* key, const char* doc,
-                                    const char* sample = "");
-/// Calls `work`; names the key in its errors.
-template <class Work>
-auto of_key(const char* key, const Work& work) {
-  try {
-    return work();
-  } catch (const Error& error) {
-    ErrorParts parts = error.parts();
-    if (parts.where.key.empty()) parts.where.key = key;
-    throw Error(error.code(), std::move(parts));
-  }
-}
-/// The files of `paths` without those of `tests`, which must not be trained on; adds the number of
-/// these to `left_out`. Error(kUsage) if a file is named in both, or nothing is left of a folder.
-std::vector<std::string> training_files(
-    const std::vector<std::string>& paths, const std::vector<std::string>& tests,
-    const std::function<std::vector<std::string>(const std::vector<std::string>&)>& files_of,
-    std::int64_t& left_out);
 
 /// A line of a file, which is numbered from 1.
 struct TextLine {

@@ -16,7 +16,7 @@
 
 #include "apps/data/builtin.h"
 #include "apps/data/drawn_tests.h"
-#include "apps/data/tokens/text_collate.h"
+#include "apps/data/tokens/text_dataset.h"
 #include "apps/data/tokens/texts.h"
 #include "apps/data/tokens/token_files.h"
 #include "apps/data/workers.h"
@@ -53,19 +53,12 @@ std::uint32_t quick_checksum(const MappedFile& file, std::uint32_t before, std::
 
 /// Base of both data sets: N tokens give ⌊(N - 1) / T⌋ samples; sample i has tokens i T to (i + 1)
 /// T.
-class Windows : public Dataset {
+class Windows : public TextDataset {
  public:
-  Windows() {
-    info_.task = "language_model";
-    info_.all_count = true;
-  }
-
-  DatasetInfo info() const override { return info_; }
-  bool countable() const override { return true; }
-  void use_only_tests() override { only_tests_ = true; }
+  Windows() { info_.all_count = true; }
 
   void use_model(const SafetensorsFile& file, const std::string& source) override {
-    const auto theirs = tokenizer_of_model(file, source, tokenizer_.get());
+    const auto theirs = tokenizer_of_model(file, source);
     if (theirs && !tokenizer_) set_tokenizer(theirs);
   }
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
@@ -75,7 +68,7 @@ class Windows : public Dataset {
     const std::size_t bytes = static_cast<std::size_t>(length_) * sizeof(std::int32_t);
     std::memcpy(out[0], window.data(), bytes);
     std::memcpy(out[1], window.data() + 1, bytes);
-    if (!documents_) return;
+    if (!positions_) return;
     std::int32_t position = -1;
     for (std::size_t t = 0; t + 1 < window.size(); ++t) {
       position = t > 0 && ends_document(window[t - 1]) ? 0 : position + 1;
@@ -114,34 +107,23 @@ class Windows : public Dataset {
     }
   };
 
-  using Paths = std::vector<std::string>;
   /// Reads the keys that both data sets have. `files_of` expands paths, with errors for missing
   /// files.
   void read_keys(ConfigSection& section, const char* path_doc, const char* sample_path,
                  const char* val_path_doc, Paths (*files_of)(const Paths&)) {
-    paths_ = read_paths(section, "path", path_doc, sample_path);
-    val_paths_ = read_paths(section, "val_path", val_path_doc);
-    if (paths_.empty()) section.missing("path", "files or folders");
+    read_paths(section, path_doc, sample_path, val_path_doc, "files or folders");
     try {
       length_ = section.required_integer("sequence_length", Range::closed(1, 1 << 24),
                                          "tokens of a sample, at most the model's context");
     } catch (const Error&) {  // report a wrong file name before other errors
       (void)of_key("data.path", [&] { return files_of(paths_); });
-      (void)of_key("data.val_path", [&] { return files_of(val_paths_); });
+      (void)test_files(files_of);
       throw;
     }
-    section.read("documents", documents_,
+    section.read("documents", positions_,
                  "attention and positions stay between two tokens that end a text: `separator`, or "
                  "the tokenizer's eos");
-    section.read("limit", limit_, Range::at_least(0),
-                 "use only the first samples of the training set (0: all)");
-    section.read("test_limit", test_limit_, Range::at_least(0),
-                 "use only the first samples of the test set (0: all)");
-  }
-  void set_vocab(std::int64_t vocab) {
-    info_.tensors = {{"tokens", Shape{length_}, DType::kInt32, vocab},
-                     {"targets", Shape{length_}, DType::kInt32, vocab}};
-    if (documents_) info_.tensors.push_back({"positions", Shape{length_}, DType::kInt32, length_});
+    read_limits(section, limit_, test_limit_);
   }
   std::int64_t vocab() const { return info_.tensors[0].classes; }
   void add_part(std::string name, const TokenSpan& tokens, const MappedFile* file) {
@@ -149,15 +131,8 @@ class Windows : public Dataset {
     const std::int64_t first = tokens_in_parts();
     parts_.push_back({std::move(name), tokens, file, first});
   }
-  /// Assumes a number of tokens, for a dry run without files.
-  void assume_tokens(std::int64_t count) { info_.train_samples = (count - 1) / length_; }
   std::int64_t tokens_in_parts() const {
     return parts_.empty() ? 0 : parts_.back().first + parts_.back().tokens.count;
-  }
-  /// training_files() of `path`.
-  template <class FilesOf>
-  Paths without(const Paths& tests, const FilesOf& files_of) {
-    return training_files(paths_, tests, files_of, left_out_);
   }
   /// Called when all parts are known: the first tokens are for training, the rest for tests.
   /// `more`: further lines of info().contents.
@@ -190,7 +165,7 @@ class Windows : public Dataset {
                        : fmt::format("; {} of val_path {} left out of training",
                                      counted(left_out_, "file"), left_out_ == 1 ? "is" : "are"));
     if (!tokenizer_) return;
-    info_.collated_by = std::make_shared<TextCollate>(tokenizer_);
+    describe_tokenizer();
     std::vector<std::int32_t> targets(static_cast<std::size_t>(length_));
     for (std::int64_t i = 0; i < info_.test_samples; ++i) {
       fetch(begin_of(Split::kTest, i) + 1, targets);
@@ -200,7 +175,7 @@ class Windows : public Dataset {
   }
   /// With `documents`, the token that ends them; -1: the tokenizer's.
   void set_end(std::int32_t separator) {
-    if (!documents_) return;
+    if (!positions_) return;
     ends_ = {separator};
     if (separator < 0 && tokenizer_) ends_ = text_bounds({.tokenizer = tokenizer_->text()}).ends;
     if (ends_.empty() || ends_[0] < 0)
@@ -208,14 +183,9 @@ class Windows : public Dataset {
            "is true, but no token is known that ends a text; needed: data.tokenizer with one such "
            "as <|endoftext|>, or for text data.separator");
   }
-  /// Training files need not be read: only tests are wanted, and they have their own files.
-  bool train_is_left_out() const { return only_tests_ && !val_paths_.empty(); }
   /// The number of known tokens; a model may have more than the tokenizer.
   std::int64_t known() const { return tokenizer_ ? tokenizer_->vocab() : vocab(); }
   const char* whose() const { return tokenizer_ ? "the tokenizer" : "data.vocab"; }
-  void add_checksum(const std::string& what, std::uint32_t checksum) {
-    info_.checksums[what] = checksum;
-  }
   bool is_open() const { return !parts_.empty(); }
   void set_tokenizer(std::shared_ptr<const Tokenizer> tokenizer) {
     tokenizer_ = std::move(tokenizer);
@@ -223,9 +193,6 @@ class Windows : public Dataset {
     for (std::int32_t token = 0; !has_gaps_ && token < tokenizer_->vocab(); ++token)
       has_gaps_ = tokenizer_->bytes_of(token).empty();
   }
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-
-  std::vector<std::string> paths_, val_paths_;
 
  private:
   std::int64_t begin_of(Split split, std::int64_t index) const {
@@ -266,21 +233,15 @@ class Windows : public Dataset {
     return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
   }
 
-  bool documents_ = false;
   std::vector<std::int32_t> ends_;  ///< of documents
-  std::int64_t length_ = 1, limit_ = 0, test_limit_ = 0;
-  DatasetInfo info_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<Part> parts_;
   std::int64_t train_tokens_ = 0;
-  std::int64_t left_out_ = 0;  ///< test files found in training folders, which are skipped
-  bool only_tests_ = false;
   bool has_gaps_ = false;  ///< some token numbers are unused
 };
 
 class Tokens final : public Windows {
  public:
-  explicit Tokens(ConfigSection& section) {
+  Tokens(ConfigSection& section, std::uint64_t) {
     read_keys(section,
               "a folder with train.bin and val.bin, or with others (*.bin), a file, a pattern of "
               "files, or a list of such; required",
@@ -307,7 +268,7 @@ class Tokens final : public Windows {
         fail(ExitCode::kUsage, "data", {.file = tokenizer},
              "is not what {}/meta.json tells of; call starling-prepare tokens again", folder);
     }
-    const std::int64_t own = this->tokenizer() ? known() : 0;
+    const std::int64_t own = tokenizer_ ? known() : 0;
     if (meta && own != meta->vocab) {
       fail(ExitCode::kUsage, "data", {.file = folder + "/meta.json", .key = "vocab"},
            "is {}, {} has {} tokens; needed: the tokenizer that the files were made with",
@@ -328,7 +289,7 @@ class Tokens final : public Windows {
     set_vocab(vocab);
     set_end(-1);
     constexpr std::int64_t kAssumed = 1'000'000'000;
-    if (!Tokens::countable()) assume_tokens(kAssumed);
+    if (!Tokens::countable()) info_.train_samples = (kAssumed - 1) / length_;  // for a dry run
   }
 
   bool countable() const override {
@@ -340,11 +301,9 @@ class Tokens final : public Windows {
   }
   void open() override {
     if (is_open()) return;
-    std::vector<std::string> training, tests;
-    if (!val_paths_.empty())
-      tests = of_key("data.val_path", [&] { return token_files(val_paths_); });
+    Paths training, tests = test_files(token_files);
     if (!train_is_left_out()) {
-      training = without(tests, [&](const Paths& paths) {
+      training = training_files(tests, [&](const Paths& paths) {
         Paths files = token_files(paths);
         const auto named = std::stable_partition(
             files.begin(), files.end(),
@@ -410,15 +369,15 @@ class Tokens final : public Windows {
       add_part(path, file.tokens(), &file.map());
     }
     if (paths.size() == 1)
-      add_checksum("tokens of " + std::filesystem::path(paths[0]).filename().string(), sum);
+      info_.checksums["tokens of " + std::filesystem::path(paths[0]).filename().string()] = sum;
     else if (!paths.empty())
-      add_checksum("tokens of " + paths.front() + " and others", sum);
+      info_.checksums["tokens of " + paths.front() + " and others"] = sum;
   }
   /// Error(kUsage) if the files were made by another tokenizer.
   void check_meaning(const TokenMeta& meta, const std::string& folder) const {
-    if (!tokenizer()) return;
+    if (!tokenizer_) return;
     const auto other = Tokenizer::read(tokenizer_of(meta, folder));
-    if (other->vocab() != known() || !agree(*other, *tokenizer()))
+    if (other->vocab() != known() || !agree(*other, *tokenizer_))
       fail(ExitCode::kUsage, "data", {.file = folder + "/meta.json", .key = "tokenizer"},
            "has {} tokens that are not those ({}) of the training set; needed: files by the same",
            other->vocab(), known());
@@ -430,7 +389,7 @@ class Tokens final : public Windows {
 /// Text files, concatenated, optionally with a separator.
 class Text final : public Windows {
  public:
-  explicit Text(ConfigSection& section) {
+  Text(ConfigSection& section, std::uint64_t) {
     read_keys(section,
               "files, folders of files or patterns of files, of text, as they are or packed (.gz, "
               ".zst); required",
@@ -451,19 +410,19 @@ class Text final : public Windows {
     section.finish();  // before files are opened
     if (tokenizer != "bytes") others_.push_back(tokenizer);
     set_tokenizer(Tokenizer::read(tokenizer));
-    set_vocab(this->tokenizer()->vocab());
-    if (!separator.empty()) separator_ = separator_token(*this->tokenizer(), separator);
+    set_vocab(tokenizer_->vocab());
+    if (!separator.empty()) separator_ = separator_token(*tokenizer_, separator);
     separator_byte_ = static_cast<std::uint8_t>(separator_);
     set_end(separator_);
   }
 
   void open() override {
     if (is_open()) return;
-    Workers workers(tokenizer()->text() == "bytes" && field_.empty() ? 1 : usable_cores());
+    Workers workers(tokenizer_->text() == "bytes" && field_.empty() ? 1 : usable_cores());
     TextCount count;
     const auto files_of = [&](const Paths& paths) { return text_files(paths, others_); };
-    const Paths tests = of_key("data.val_path", [&] { return files_of(val_paths_); });
-    if (!train_is_left_out()) add(without(tests, files_of), "text", workers, count);
+    const Paths tests = test_files(files_of);
+    if (!train_is_left_out()) add(training_files(tests, files_of), "text", workers, count);
     std::int64_t train_tokens = tokens_in_parts();
     if (val_paths_.empty()) {
       train_tokens =
@@ -471,9 +430,8 @@ class Text final : public Windows {
     } else {
       add(tests, "text of val_path", workers, count);
     }
-    const std::string meaning = tokenizer()->text();
-    add_checksum("tokenizer", checksum_of({reinterpret_cast<const std::uint8_t*>(meaning.data()),
-                                           meaning.size()}));
+    const std::string meaning = tokenizer_->text();
+    info_.checksums["tokenizer"] = checksum_of(text_bytes(meaning));
     finish_parts(train_tokens, count.text());
   }
 
@@ -481,12 +439,11 @@ class Text final : public Windows {
   void add(const Paths& files, const char* what, Workers& workers, TextCount& count) {
     // Settings that change the tokens are part of the checksum, like the files
     std::uint32_t sum = 0;
-    if (!field_.empty())
-      sum = checksum_of({reinterpret_cast<const std::uint8_t*>(field_.data()), field_.size()});
+    if (!field_.empty()) sum = checksum_of(text_bytes(field_));
     if (separator_ >= 0) sum = checksum_of(bytes_of(separator_), sum);
     const std::int64_t before = tokens_in_parts();
     for (const std::string& path : files) {
-      const bool bytes = tokenizer()->text() == "bytes" && field_.empty();
+      const bool bytes = tokenizer_->text() == "bytes" && field_.empty();
       auto file = std::make_unique<MappedFile>(
           path, bytes ? MappedFile::Pages::kNamed : MappedFile::Pages::kInOrder);
       sum = quick_checksum(*file, sum);
@@ -508,11 +465,11 @@ class Text final : public Windows {
       each_texts(
           path, field_, workers, count,
           [](const std::string& note) { log::info("warning: {}", note); },  // logged by one rank
-          [&](Texts texts) { encode_texts(*tokenizer(), texts, separator_, workers, keep); });
+          [&](Texts texts) { encode_texts(*tokenizer_, texts, separator_, workers, keep); });
       add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
     }
     if (tokens_in_parts() == before) refuse_empty(files);
-    add_checksum(what, sum);
+    info_.checksums[what] = sum;
   }
 
   std::string field_;
@@ -527,12 +484,9 @@ class Text final : public Windows {
 }  // namespace
 
 void register_text(DatasetRegistry& registry) {
-  registry.add(
-      "text", [](ConfigSection& section, std::uint64_t) { return std::make_unique<Text>(section); },
-      "windows of the tokens of text files");
-  registry.add(
-      "tokens",
-      [](ConfigSection& section, std::uint64_t) { return std::make_unique<Tokens>(section); },
+  add_dataset<Text>(registry, "text", "windows of the tokens of text files");
+  add_dataset<Tokens>(
+      registry, "tokens",
       "windows of files of tokens, as starling-prepare tokens, nanoGPT and llm.c write them");
 }
 
