@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "apps/text/division.h"
+#include "apps/text/pattern.h"
 #include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/text.h"

@@ -57,6 +57,7 @@ std::shared_ptr<const Tokenizer> make_bpe(BpeParts parts, const std::string& sou
 
 /// GPT-2's letters for bytes, with which its files write tokens: as UTF-8.
 const std::string& letter_of_byte(unsigned char byte);
+std::string letters_of_bytes(std::string_view bytes);
 /// The bytes that such letters stand for; the text itself where it has others.
 std::string bytes_of_letters(std::string_view letters);
 

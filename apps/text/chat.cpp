@@ -24,17 +24,9 @@ constexpr std::array<NamedRole, 3> kRoles{
 
 /// Without white space at both ends, as Python's strip() has it.
 std::string_view stripped(std::string_view text) {
-  const auto is_blank = [](std::string_view at) {
-    const std::uint32_t code = decode_utf8(at.data()).code;
-    return (unicode::kind_of(code) & unicode::kWhiteSpace) != 0 || (code >= 0x1c && code <= 0x1f);
-  };
-  while (!text.empty() && is_blank(text)) text.remove_prefix(decode_utf8(text.data()).bytes);
-  while (!text.empty()) {
-    std::size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xc0) == 0x80) --last;
-    if (!is_blank(text.substr(last))) break;
-    text.remove_suffix(text.size() - last);
-  }
+  text = text.substr(0, unicode::without_blanks(text));
+  while (!text.empty() && unicode::is_blank(decode_utf8(text.data()).code))
+    text.remove_prefix(decode_utf8(text.data()).bytes);
   return text;
 }
 

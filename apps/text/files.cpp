@@ -38,6 +38,18 @@ std::string whole_file(const std::string& path) {
   return std::move(file.text);
 }
 
+/// Calls use(line, its number from 1) for the lines of a text that are not empty.
+template <class Use>
+void each_line(std::string_view text, const Use& use) {
+  for (std::size_t at = 0, number = 1; at < text.size(); ++number) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    at = end + 1;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.empty()) use(line, number);
+  }
+}
+
 using Numbers = std::unordered_map<std::string, std::int32_t>;
 
 /// SentencePiece's letter for a blank.
@@ -402,15 +414,10 @@ BpeParts read_vocab_and_merges(const json& vocab, const std::string& path) {
   if (!there.fault().empty())
     refuse(path, "", "is a vocabulary, and {} beside it cannot be opened ({}); needed: both",
            shown(merges_path), there.fault());
-  const std::string merges = whole_file(merges_path);
-  for (std::size_t at = 0, line = 1; at < merges.size(); ++line) {
-    const std::size_t end = std::min(merges.find('\n', at), merges.size());
-    std::string pair = merges.substr(at, end - at);
-    at = end + 1;
-    if (pair.ends_with('\r')) pair.pop_back();
-    if (pair.empty() || (line == 1 && pair.starts_with("#version"))) continue;
-    add_merge(numbers, pair, parts, merges_path, fmt::format("line {}", line));
-  }
+  each_line(whole_file(merges_path), [&](std::string_view pair, std::size_t line) {
+    if (line > 1 || !pair.starts_with("#version"))
+      add_merge(numbers, std::string(pair), parts, merges_path, fmt::format("line {}", line));
+  });
   std::vector<bool> made(parts.tokens.size());
   for (const BpeParts::Merge& merge : parts.merges)
     made[static_cast<std::size_t>(merge.result)] = true;
@@ -465,12 +472,7 @@ BpeParts read_ranks(std::string_view text, const std::string& source, const std:
   parts.ranked_by_result = parts.whole_words = true;
   std::unordered_map<std::string_view, std::int32_t> numbers;
   std::size_t count = 0;
-  for (std::size_t at = 0, line = 1; at < text.size(); ++line) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view pair = text.substr(at, end - at);
-    at = end + 1;
-    if (pair.ends_with('\r')) pair.remove_suffix(1);
-    if (pair.empty()) continue;
+  each_line(text, [&](std::string_view pair, std::size_t line) {
     const std::size_t blank = std::min(pair.find(' '), pair.size());
     const std::string bytes = base64_bytes(pair.substr(0, blank));
     std::int64_t rank = blank + 1 < pair.size() ? 0 : -1;
@@ -488,7 +490,7 @@ BpeParts read_ranks(std::string_view text, const std::string& source, const std:
       refuse(source, fmt::format("line {}", line), "has a second token of rank {}", rank);
     parts.tokens[place] = bytes;
     ++count;
-  }
+  });
   for (std::size_t t = 0; t < parts.tokens.size(); ++t) {
     const std::string& bytes = parts.tokens[t];
     if (bytes.empty()) continue;
@@ -533,12 +535,14 @@ std::string pattern_of_name(const std::string& path) {
   return {};
 }
 
-std::shared_ptr<const Tokenizer> parse_json_text(std::string_view text, const std::string& source) {
+/// Of tokenizer.json, or if `vocab` is true perhaps of vocab.json.
+std::shared_ptr<const Tokenizer> parse_json_text(std::string_view text, const std::string& source,
+                                                 bool vocab) {
   const json root = parse_json(text, source);
-  const bool huggingface = root.is_object() && root.value("model", json()).is_object();
-  BpeParts parts =
-      huggingface ? read_huggingface(root, source) : read_vocab_and_merges(root, source);
-  if (huggingface) parts.huggingface = text;
+  if (vocab && !(root.is_object() && root.value("model", json()).is_object()))
+    return make_bpe(read_vocab_and_merges(root, source), source);
+  BpeParts parts = read_huggingface(root, source);
+  parts.huggingface = text;
   return make_bpe(std::move(parts), source);
 }
 
@@ -546,11 +550,7 @@ std::shared_ptr<const Tokenizer> parse_json_text(std::string_view text, const st
 
 std::shared_ptr<const Tokenizer> Tokenizer::parse(std::string_view text,
                                                   const std::string& source) {
-  if (text == "bytes") return bytes();
-  const json root = parse_json(text, source);
-  BpeParts parts = read_huggingface(root, source);
-  parts.huggingface = text;
-  return make_bpe(std::move(parts), source);
+  return text == "bytes" ? bytes() : parse_json_text(text, source, false);
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
@@ -562,7 +562,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
   if (text[first] == '{') {
     if (!pattern.empty())
       refuse(path, "", "is JSON, which says its pattern itself; leave out --pattern");
-    return parse_json_text(text, path);
+    return parse_json_text(text, path, true);
   }
   if (path.ends_with(".model"))
     refuse(path, "", "is SentencePiece's; needed: tokenizer.json of byte-level BPE");
@@ -582,11 +582,6 @@ std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
 
 std::string huggingface_text(const BpeParts& parts) {
   using Json = nlohmann::ordered_json;
-  const auto letters = [](std::string_view bytes) {
-    std::string text;
-    for (const char byte : bytes) text += letter_of_byte(static_cast<unsigned char>(byte));
-    return text;
-  };
   const auto byte_level = [](bool divides) {
     return Json{{"type", "ByteLevel"},
                 {"add_prefix_space", false},
@@ -595,7 +590,7 @@ std::string huggingface_text(const BpeParts& parts) {
   };
   Json added = Json::array(), vocab = Json::object(), merges = Json::array();
   std::vector<std::string> names;
-  for (const std::string& token : parts.tokens) names.push_back(letters(token));
+  for (const std::string& token : parts.tokens) names.push_back(letters_of_bytes(token));
   for (const BpeParts::Added& token : parts.added) {
     names[static_cast<std::size_t>(token.token)] = token.content;
     added.push_back({{"id", token.token},
@@ -656,6 +651,12 @@ const std::string& letter_of_byte(unsigned char byte) {
     return all;
   }();
   return letters[byte];
+}
+
+std::string letters_of_bytes(std::string_view bytes) {
+  std::string letters;
+  for (const char byte : bytes) letters += letter_of_byte(static_cast<unsigned char>(byte));
+  return letters;
 }
 
 std::string bytes_of_letters(std::string_view letters) {

@@ -3,10 +3,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "apps/text/tokenizer.h"
+#include "core/text.h"
 
 namespace starling {
 
@@ -69,6 +74,42 @@ class Pattern {
   std::array<std::uint32_t, 128> ascii_firsts_{};
   std::array<std::uint64_t, 64> by_kind_{};  ///< of classes without ranges beyond ASCII
   std::uint64_t with_ranges_ = 0;            ///< the other classes
+};
+
+/// Divides texts into words by a pattern.
+struct Division {
+  struct Word {
+    std::size_t begin, end;
+  };
+  Pattern pattern;
+  bool keeps_rest;  ///< what matches nothing is a word, too
+
+  /// use(word) for those from `at` on, up to one that ends at `stop` or beyond; where that is.
+  template <class Use>
+  std::size_t divide(std::string_view text, std::size_t at, std::size_t stop,
+                     const Use& use) const {
+    const char* const begin = text.data();
+    const char* const end = begin + text.size();
+    while (at < stop) {
+      const std::size_t from = at;
+      if (const std::size_t bytes = pattern.match(begin + at, end)) {
+        at += bytes;
+        use(Word{from, at});
+        continue;
+      }
+      do at += decode_utf8(begin + at).bytes;
+      while (at < text.size() && pattern.match(begin + at, end) == 0);
+      if (keeps_rest) use(Word{from, at});
+    }
+    return at;
+  }
+
+  /// The words of a long text, a list for each of many parts of it, in their order; the threads of
+  /// `loop` find them.
+  void divide(std::string_view text, const Tokenizer::Loop& loop,
+              const std::function<void(std::span<const std::vector<Word>>)>& use) const;
+  /// From how many bytes on that is worth it.
+  static constexpr std::size_t kLong = std::size_t{1} << 21;
 };
 
 /// A pattern of OpenAI's tokenizers, with the beginnings of the names of files of ranks for it.

@@ -169,13 +169,8 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
     parts.tokens.emplace_back(1, static_cast<char>(byte));
   }
   // By what the file calls them: a special token is not another of the same bytes
-  const auto name_of = [](std::string_view text) {
-    std::string name;
-    for (const char byte : text) name += letter_of_byte(static_cast<unsigned char>(byte));
-    return name;
-  };
   for (std::size_t t = 0; t < parts.tokens.size(); ++t)
-    numbers.emplace(t < special.size() ? special[t] : name_of(parts.tokens[t]),
+    numbers.emplace(t < special.size() ? special[t] : letters_of_bytes(parts.tokens[t]),
                     static_cast<std::int32_t>(t));
 
   std::vector<PairCounts::Word> words;
@@ -193,7 +188,7 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
     const auto at = [&](std::int32_t token) { return static_cast<std::size_t>(token); };
     std::string both = parts.tokens[at(left)] + parts.tokens[at(right)];
     const auto [it, is_new] =
-        numbers.emplace(name_of(both), static_cast<std::int32_t>(parts.tokens.size()));
+        numbers.emplace(letters_of_bytes(both), static_cast<std::int32_t>(parts.tokens.size()));
     if (is_new) parts.tokens.push_back(std::move(both));
     parts.merges.push_back({left, right, it->second});
     pairs.merge(left, right, it->second);

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "apps/text/division.h"
+#include "apps/text/pattern.h"
 #include "apps/text/tokenizer.h"
 
 namespace starling {
