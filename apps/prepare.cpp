@@ -15,8 +15,8 @@
 
 #include "apps/data/shards/example_tree.h"
 #include "apps/data/shards/prepare_images.h"
+#include "apps/data/tokens/chat_files.h"
 #include "apps/data/tokens/prepare_tokens.h"
-#include "apps/data/tokens/show_chat.h"
 #include "apps/inference/hugging_face.h"
 #include "apps/text/chat.h"
 #include "apps/text/pattern.h"

@@ -140,15 +140,6 @@ SafetensorsFile described_base(const std::string& base, const std::string& path)
   return read_described(base);
 }
 
-void take_base_names(SafetensorsFile& file, const std::string& path, const Model& model) {
-  take_names(file, path, model);
-  std::set<std::string> own;
-  for (const Parameter* parameter : model.parameters()) own.insert(parameter->name);
-  std::erase_if(file.tensors, [&](const auto& entry) {
-    return holds_nothing(model.file_names(), entry.first) && !own.contains(entry.first);
-  });
-}
-
 /// weight += scale · B · A.
 void add_product(Backend& backend, const Parameter& parameter, const FileTensor& a,
                  const FileTensor& b, double scale, const std::string& path, FileTensor& weight) {
@@ -259,7 +250,7 @@ std::optional<Adapter> read_adapter(const std::string& path, bool tensors) {
 
 SafetensorsFile read_base(const std::string& path, const Model& model) {
   SafetensorsFile file = described_base(path, path);
-  take_base_names(file, path, model);
+  take_names(file, path, model);
   return file;
 }
 
@@ -289,7 +280,7 @@ SafetensorsFile merged(Adapter adapter, const std::string& path) {
   const bool described = adapter.file.metadata.count(kConfigMetadata) > 0;
   const std::unique_ptr<Model> model =
       described ? model_of(adapter.file, path) : model_of(result, base);
-  take_base_names(result, base, *model);
+  take_names(result, base, *model);
   check_base(adapter, path, base, digest_of(result));
   merge(adapter, path, *model, result);
   if (described) result.metadata = std::move(adapter.file.metadata);

@@ -111,6 +111,21 @@ std::string beside(const std::string& model_file, std::string_view name) {
   return (std::filesystem::path(model_file).parent_path() / name).string();
 }
 
+std::map<std::string, std::string> files_beside(const std::string& model_file,
+                                                const std::string& component) {
+  std::map<std::string, std::string> files;
+  for (const std::string_view name : kFiles) {
+    const std::string path = beside(model_file, name);
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(path, error)) continue;
+    FileText file = read_file(path);
+    if (!file.fault.empty())
+      fail(ExitCode::kUsage, component, {.file = path}, "cannot be read: {}", file.fault);
+    files.emplace(name, std::move(file.text));
+  }
+  return files;
+}
+
 json config_beside(const std::string& model_file) {
   const std::string file = beside(model_file, "config.json");
   std::error_code error;
@@ -130,16 +145,9 @@ Companions Companions::of(const std::string& model_file) {
   for (const char* key : {"torch_dtype", "dtype"}) {
     if (config.contains(key)) result.ids["dtype"] = config[key];
   }
-  for (const std::string_view name : kFiles) {
-    const std::string path = beside(model_file, name);
-    std::error_code error;
-    if (!std::filesystem::is_regular_file(path, error)) continue;
-    FileText file = read_file(path);
-    if (!file.fault.empty())
-      fail(ExitCode::kUsage, "model file", {.file = path}, "cannot be read: {}", file.fault);
-    if (name.ends_with(".json")) (void)parse_json(file.text, path);
-    result.files.emplace(name, std::move(file.text));
-  }
+  result.files = files_beside(model_file, "model file");
+  for (const auto& [name, text] : result.files)
+    if (name.ends_with(".json")) (void)parse_json(text, beside(model_file, name));
   return result;
 }
 

@@ -35,6 +35,9 @@ struct Companions {
 
 /// The path of a file in the folder that a model file lies in.
 std::string beside(const std::string& model_file, std::string_view name);
+/// Companions::files of that folder; `component`: of errors.
+std::map<std::string, std::string> files_beside(const std::string& model_file,
+                                                const std::string& component);
 /// The folder's config.json, where it is of Hugging Face's form; null elsewhere.
 nlohmann::json config_beside(const std::string& model_file);
 

@@ -4,12 +4,15 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <limits>
 
+#include "apps/text/unicode.h"
 #include "core/error.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "core/philox.h"
 #include "core/text.h"
+#include "layers/functions.h"
 
 namespace starling {
 
@@ -48,6 +51,19 @@ void keep_most_probable(std::vector<double>& weights, double top_p) {
     kept += weights[*(end - 1)];
   }
   for (auto left = heap.begin(); left != end; ++left) weights[*left] = 0.0;
+}
+
+/// A language model's hidden states behind `tokens`, of other models the logits: a row for each.
+Tensor outputs_of(Model& model, std::vector<std::int32_t> tokens, KeyValueCache* cache,
+                  Pass& pass) {
+  LanguageModel* const text = model.language_model();
+  // A plug-in's model may take one length alone; as it is causal, what follows changes nothing
+  if (!text) tokens.resize(static_cast<std::size_t>(model.input_shape().back()));
+  const Tensor input(pass.backend, Shape{1, std::ssize(tokens)}, DType::kInt32);
+  pass.backend.copy_from_host(tokens.data(), input);
+  const Variable given(input);
+  if (!text) return model.forward(given, pass).value();
+  return cache ? text->hidden(given, *cache, pass).value() : text->hidden(given, pass).value();
 }
 
 }  // namespace
@@ -92,13 +108,28 @@ std::int32_t choose_token(std::span<const float> logits, const GenerateOptions& 
   return static_cast<std::int32_t>(last);
 }
 
+std::int64_t context_of(Model& model) {
+  const LanguageModel* const text = model.language_model();
+  return text ? text->context() : model.input_shape().back();
+}
+
+void read_numbers(const Tensor& tensor, std::vector<float>& numbers) {
+  Backend& backend = tensor.backend();
+  Tensor wide = tensor;
+  if (tensor.dtype() != DType::kFloat32) {
+    wide = Tensor(backend, tensor.shape(), DType::kFloat32);
+    backend.cast({.x = tensor, .y = wide});
+  }
+  numbers.resize(static_cast<std::size_t>(wide.elements()));
+  backend.copy_to_host(wide, numbers.data());
+}
+
 TextContext::TextContext(Model& model, Backend& backend)
     : model_(model), text_(model.language_model()), backend_(backend) {}
 
 std::vector<float> TextContext::after(std::span<const std::int32_t> tokens) {
   require(!tokens.empty(), "generate", "there are no tokens");
-  const auto context =
-      static_cast<std::size_t>(text_ ? text_->context() : model_.input_shape().back());
+  const auto context = static_cast<std::size_t>(context_of(model_));
   for (const std::int32_t token : tokens) {
     if (window_.size() == context) {
       const std::size_t leave = std::max<std::size_t>(1, context / 2);
@@ -108,35 +139,22 @@ std::vector<float> TextContext::after(std::span<const std::int32_t> tokens) {
     window_.push_back(token);
   }
   tokens_ += static_cast<std::int64_t>(tokens.size());
-  const Tensor logits = this->logits();
-  Tensor numbers = logits;
-  if (logits.dtype() != DType::kFloat32) {
-    numbers = Tensor(backend_, logits.shape(), DType::kFloat32);
-    backend_.cast({.x = logits, .y = numbers});
-  }
-  std::vector<float> result(static_cast<std::size_t>(numbers.elements()));
-  backend_.copy_to_host(numbers, result.data());
+  std::vector<float> result;
+  read_numbers(logits(), result);
   return result;
 }
 
 Tensor TextContext::logits() {
   Pass pass{backend_};
-  std::vector<std::int32_t> fresh(
-      window_.begin() + (text_ && text_->cached() ? cache_.tokens() : 0), window_.end());
-  const auto last = static_cast<std::int64_t>(fresh.size()) - 1;
-  // A plug-in's model may take one length alone; as it is causal, what follows changes nothing
-  if (!text_) fresh.resize(static_cast<std::size_t>(model_.input_shape().back()));
-  const Tensor input(backend_, Shape{1, static_cast<std::int64_t>(fresh.size())}, DType::kInt32);
-  backend_.copy_from_host(fresh.data(), input);
-  const auto row = [&](const Tensor& all) {
-    return all.slice(last * all.shape().back(), Shape{1, all.shape().back()});
-  };
-  if (!text_) return row(model_.forward(Variable(input), pass).value());
-  const Tensor hidden = text_->cached() ? text_->hidden(Variable(input), cache_, pass).value()
-                                        : text_->hidden(Variable(input), pass).value();
-  const Tensor logits(backend_, Shape{1, text_->vocab()}, hidden.dtype());
-  backend_.matmul(
-      {.a = row(hidden), .b = transposed(text_->head().operand()), .bias = {}, .c = logits});
+  const bool cached = text_ && text_->cached();
+  const std::vector<std::int32_t> fresh(window_.begin() + (cached ? cache_.tokens() : 0),
+                                        window_.end());
+  const Tensor all = outputs_of(model_, fresh, cached ? &cache_ : nullptr, pass);
+  const std::int64_t width = all.shape().back();
+  const Tensor row = all.slice((std::ssize(fresh) - 1) * width, Shape{1, width});
+  if (!text_) return row;
+  const Tensor logits(backend_, Shape{1, text_->vocab()}, row.dtype());
+  backend_.matmul({.a = row, .b = transposed(text_->head().operand()), .bias = {}, .c = logits});
   return logits;
 }
 
@@ -235,6 +253,96 @@ std::size_t whole_characters(std::string_view text) {
     return needed > back ? text.size() - back : text.size();
   }
   return text.size();
+}
+
+namespace {
+
+/// Adds the score of a token that follows.
+void add_score(std::span<const float> logits, std::int32_t token, TextScore& score) {
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  const auto most = static_cast<double>(*largest);
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
+  const double own = static_cast<double>(logits[static_cast<std::size_t>(token)]);
+  score.logprob += own - most - std::log(sum);
+  score.greedy = score.greedy && largest - logits.begin() == token;
+  ++score.tokens;
+}
+
+}  // namespace
+
+TextScore score_tokens(Model& model, Backend& backend, std::span<const std::int32_t> tokens,
+                       std::int64_t count) {
+  const auto inputs = static_cast<std::int64_t>(tokens.size()) - 1, context = context_of(model);
+  require(count >= 0 && count <= inputs, "score", "{} of {} tokens", count, inputs + 1);
+  if (inputs > context)
+    fail(ExitCode::kUsage, "score", "{} tokens stand before the last; allowed: {}, the context",
+         inputs, context);
+  TextScore score;
+  if (count == 0) return score;
+  LanguageModel* const text = model.language_model();
+  Pass pass{backend};
+  const Tensor all = outputs_of(model, {tokens.begin(), tokens.end() - 1}, nullptr, pass);
+  const std::int64_t width = all.shape().back();
+  const Tensor rows = all.slice((inputs - count) * width, Shape{count, width});
+  std::vector<float> numbers;
+  const auto take = [&](std::int64_t first, std::int64_t many, const Tensor& logits) {
+    read_numbers(logits, numbers);
+    const auto vocab = static_cast<std::size_t>(logits.shape().back());
+    for (std::size_t row = 0; row < static_cast<std::size_t>(many); ++row)
+      add_score(std::span(numbers).subspan(row * vocab, vocab),
+                tokens[tokens.size() - static_cast<std::size_t>(count - first) + row], score);
+  };
+  if (!text) {
+    take(0, count, rows);
+  } else {
+    functions::logits_by_rows(
+        backend, rows, text->head().operand(), 0,
+        [&](std::int64_t first, const View& logits) {
+          take(first, logits.shape()[0], logits.tensor());
+        },
+        -std::numeric_limits<double>::infinity());
+  }
+  if (!std::isfinite(score.logprob))
+    fail(ExitCode::kUsage, "score",
+         "the model's scores are no finite numbers; train it longer, or with a smaller learning "
+         "rate");
+  return score;
+}
+
+ScoredTokens tokens_to_score(const Tokenizer& tokenizer, const TextBounds& bounds,
+                             std::string_view context, std::string_view continuation) {
+  ScoredTokens result;
+  std::vector<std::int32_t>& tokens = result.tokens;
+  const std::vector<std::int32_t>& from = bounds.begin.empty() ? bounds.ends : bounds.begin;
+  const std::string_view word = from.empty() ? "" : tokenizer.bytes_of(from.front());
+  const auto begun = [&](std::string_view text) {
+    const bool has = !word.empty() && text.starts_with(word);
+    return prompt_tokens(tokenizer, has ? TextBounds() : bounds, text);
+  };
+  const auto count = [](const std::vector<std::int32_t>& some) { return std::ssize(some); };
+  if (context.empty()) {
+    if (from.empty())
+      fail(ExitCode::kUsage, "score", {.key = "context"},
+           "is empty, and the model has no token that begins or ends texts; give a context");
+    tokenizer.encode(continuation, tokens);
+    if (tokens.empty() || tokens.front() != from.front())
+      tokens.insert(tokens.begin(), from.front());
+    result.count = count(tokens) - 1;
+    return result;
+  }
+  tokens = begun(context.substr(0, unicode::without_blanks(context)));
+  const std::vector<std::int32_t> whole = begun(std::string(context) + std::string(continuation));
+  const std::int64_t given = std::min(count(tokens), count(whole));
+  result.count = count(whole) - given;
+  tokens.insert(tokens.end(), whole.begin() + given, whole.end());
+  if (count(tokens) > result.count) return result;
+  // A context of blanks alone has no token before the first
+  if (!from.empty())
+    tokens.insert(tokens.begin(), from.front());
+  else
+    result.count = std::max<std::int64_t>(0, result.count - 1);
+  return result;
 }
 
 }  // namespace starling

@@ -25,6 +25,11 @@ void check_options(const GenerateOptions& options);
 std::int32_t choose_token(std::span<const float> logits, const GenerateOptions& options,
                           std::int64_t position);
 
+/// How many tokens a model takes at once.
+std::int64_t context_of(Model& model);
+/// A tensor's numbers, in fp32.
+void read_numbers(const Tensor& tensor, std::vector<float>& numbers);
+
 /// A growing text, and the logits of its next token. When it exceeds the model's context the older
 /// half is dropped and the rest recomputed from position 0, with the same result for tokens added
 /// one at a time or together.
@@ -58,6 +63,23 @@ Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
 /// A prompt's tokens, preceded by a bos token if the tokenizer adds one.
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextBounds& bounds,
                                         std::string_view prompt);
+
+/// The log-likelihood of the last `count` tokens, each given all before it. Error(kUsage) where
+/// more tokens than the model's context stand before the last, or none before the first of them.
+TextScore score_tokens(Model& model, Backend& backend, std::span<const std::int32_t> tokens,
+                       std::int64_t count);
+
+/// Tokens of a context and of what follows it, as lm-evaluation-harness has them: the context's
+/// own, and those of both together behind as many; blanks at the context's end (Python's
+/// str.rstrip) go with the rest. What the tokenizer puts before a text stands there, unless the
+/// text begins with it. An empty context is the token that begins texts, or else the one that ends
+/// them, which the rest may begin with. Error(kUsage) where there is neither.
+struct ScoredTokens {
+  std::vector<std::int32_t> tokens;
+  std::int64_t count = 0;  ///< of the continuation
+};
+ScoredTokens tokens_to_score(const Tokenizer& tokenizer, const TextBounds& bounds,
+                             std::string_view context, std::string_view continuation);
 
 /// The length of a text without an incomplete UTF-8 character at the end.
 std::size_t whole_characters(std::string_view text);

@@ -13,7 +13,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -560,12 +559,7 @@ SafetensorsFile read_described(const std::string& model_file, bool tensors) {
   const auto context = std::min<std::int64_t>(1024, section["context"].get<std::int64_t>());
   const std::unique_ptr<Model> model = make_model(keys, Shape{context});
   if (tensors) {
-    std::set<std::string> own;
-    for (const Parameter* parameter : model->parameters()) own.insert(parameter->name);
-    const auto left_out = [&](const std::string& name) {
-      return holds_nothing(model->file_names(), name) && own.count(name) == 0;
-    };
-    file = read_model(model_file, left_out, Reading::kLater);
+    file = read_model(model_file, {}, Reading::kLater);
     take_names(file, model_file, *model);
   }
   ModelDescription description{.image = model->input_shape()};

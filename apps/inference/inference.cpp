@@ -15,7 +15,6 @@
 #include "apps/inference/model_file.h"
 #include "apps/inference/model_source.h"
 #include "apps/inference/plugins.h"
-#include "apps/inference/scoring.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
 #include "apps/text/chat.h"
@@ -132,14 +131,16 @@ class LoadedModel final : public InferenceModel {
            source_);
     const std::int64_t samples = samples_of(batch.size(), "numbers");
     if (samples == 0) return {};
-    Tensor numbers(*backend_, input().with_batch(samples), DType::kFloat32);
+    const Tensor numbers(*backend_, input().with_batch(samples), DType::kFloat32);
     backend_->copy_from_host(batch.data(), numbers);
     Pass pass{*backend_};
-    const Tensor outputs =
-        as(DType::kFloat32,
-           model_->forward(Variable(as(formats_.activations, numbers)), pass).value());
-    std::vector<float> result(static_cast<std::size_t>(outputs.elements()));
-    backend_->copy_to_host(outputs, result.data());
+    Tensor given = numbers;
+    if (formats_.activations != DType::kFloat32) {
+      given = Tensor(*backend_, numbers.shape(), formats_.activations);
+      backend_->cast({.x = numbers, .y = given});
+    }
+    std::vector<float> result;
+    read_numbers(model_->forward(Variable(given), pass).value(), result);
     if (const TableColumns* table = columns()) {  // in the target's own unit
       for (float& number : result)
         number = static_cast<float>(number * table->target_deviation + table->target_mean);
@@ -311,13 +312,6 @@ class LoadedModel final : public InferenceModel {
     if (count % own == 0) return static_cast<std::int64_t>(count / own);
     fail(ExitCode::kUsage, "inference", "{} {} are no whole samples of {} = {}", count, what,
          input().text(), own);
-  }
-
-  Tensor as(DType dtype, const Tensor& from) const {
-    if (from.dtype() == dtype) return from;
-    Tensor to(*backend_, from.shape(), dtype);
-    backend_->cast({.x = from, .y = to});
-    return to;
   }
 
   std::string source_;

@@ -168,7 +168,8 @@ void take_names(SafetensorsFile& file, const std::string& source, const Model& m
   for (auto& [name, tensor] : file.tensors) {
     const std::string longer = names.optional_prefix + name;
     const bool bare = own.count(name) == 0 && own.count(longer) > 0;
-    renamed[bare ? longer : name] = std::move(tensor);
+    const std::string& known = bare ? longer : name;
+    if (own.count(known) > 0 || !holds_nothing(names, known)) renamed[known] = std::move(tensor);
   }
   file.tensors = std::move(renamed);
   for (const auto& [copy, original] : names.copies) {

@@ -27,8 +27,8 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file,
                        PutTensor put = to_file_tensor);
 
-/// Names a file's tensors as the model does, and takes out what holds nothing of its own. `source`
-/// names the file in errors.
+/// Names a file's tensors as the model does, and takes out what holds nothing, or nothing of its
+/// own. `source` names the file in errors.
 void take_names(SafetensorsFile& file, const std::string& source, const Model& model);
 
 /// Loads a model's tensors from a file. A missing, extra or mis-shaped tensor is Error(kUsage) that

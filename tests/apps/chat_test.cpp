@@ -16,7 +16,6 @@
 #include "apps/data/dataset.h"
 #include "apps/data/tokens/chat_files.h"
 #include "apps/data/tokens/rows.h"
-#include "apps/data/tokens/show_chat.h"
 #include "apps/inference/description.h"
 #include "apps/text/chat.h"
 #include "apps/text/tokenizer.h"

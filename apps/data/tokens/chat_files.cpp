@@ -3,16 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
+#include <optional>
+#include <span>
 #include <system_error>
 
 #include "apps/data/files.h"
+#include "apps/data/tokens/texts.h"
 #include "apps/inference/companions.h"
-#include "apps/inference/description.h"
 #include "apps/inference/hugging_face.h"
 #include "core/error.h"
-#include "core/file_io.h"
 #include "core/text.h"
 
 namespace starling {
@@ -42,18 +42,50 @@ std::string tokenizer_file(const std::string& path) {
 }
 
 ChatSource chat_source_beside(const std::string& tokenizer_file) {
-  std::map<std::string, std::string> files;
-  for (const char* name :
-       {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
-    const std::string path = beside(tokenizer_file, name);
-    std::error_code error;
-    if (tokenizer_file == "bytes" || !fs::is_regular_file(path, error)) continue;
-    FileText file = read_file(path);
-    if (!file.fault.empty())
-      fail(ExitCode::kUsage, "data", {.file = path}, "cannot be read: {}", file.fault);
-    files.emplace(name, std::move(file.text));
+  return tokenizer_file == "bytes" ? ChatSource::of({})
+                                   : ChatSource::of(files_beside(tokenizer_file, "data"));
+}
+
+std::string show_chat(const ShowChatOptions& options) {
+  const std::string tokenizer_path = tokenizer_file(options.tokenizer);
+  const auto tokenizer = Tokenizer::read(tokenizer_path);
+  std::string note;
+  const ChatTemplate chat =
+      chat_template(options.chat_template, tokenizer, chat_source_beside(tokenizer_path),
+                    tokenizer_path, "data.template", note);
+  std::int64_t seen = 0;
+  std::optional<ChatTokens> found;
+  std::string place;
+  for (const std::string& file : chat_files({options.path})) {
+    each_lines(file, [&](std::span<const TextLine> lines) {
+      for (const TextLine& line : lines) {
+        if (++seen != options.sample) continue;
+        place = fmt::format("{}, line {}", file, line.number);
+        found = chat.encode(parse_chat(line.text, file, line.number));
+      }
+    });
+    if (found) break;
   }
-  return ChatSource::of(files);
+  if (!found)
+    fail(ExitCode::kUsage, "show", {.file = shown(options.path, 200), .key = "--sample"},
+         "is {}, and there {}; needed: 1 to {}", options.sample,
+         seen == 1 ? "is 1 conversation" : fmt::format("are {} conversations", seen), seen);
+  // The first token is nobody's target
+  const auto counts = [&](std::size_t t) { return t > 0 && (options.all || found->answer[t]); };
+  const char *begin = options.colour ? "\033[32m" : "⟦", *end = options.colour ? "\033[0m" : "⟧";
+  std::string text;
+  std::int64_t targets = 0;
+  for (std::size_t t = 0; t < found->tokens.size(); ++t) {
+    const bool now = counts(t), next = t + 1 < found->tokens.size() && counts(t + 1);
+    if (now && !(t > 0 && counts(t - 1))) text += begin;
+    text += tokenizer->bytes_of(found->tokens[t]);
+    if (now && !next) text += end;
+    targets += now ? 1 : 0;
+  }
+  return fmt::format("{}, as {}: {}, of which {} are trained on{}\n{}\n{}", place, chat.name(),
+                     counted(std::ssize(found->tokens), "token"), targets,
+                     options.colour ? " (green)" : "", note.empty() ? "" : note + "\n", text) +
+         (text.ends_with('\n') ? "" : "\n");
 }
 
 }  // namespace starling

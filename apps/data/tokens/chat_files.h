@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,4 +15,15 @@ std::vector<std::string> chat_files(const std::vector<std::string>& paths);
 std::string tokenizer_file(const std::string& path);
 /// What a tokenizer's folder says of conversations.
 ChatSource chat_source_beside(const std::string& tokenizer_file);
+
+struct ShowChatOptions {
+  std::string path, tokenizer, chat_template = "auto";
+  bool all = false;         ///< every token is trained on, not answers alone
+  std::int64_t sample = 1;  ///< the conversation, counted from 1
+  bool colour = false;      ///< what is trained on is green; else it stands in ⟦⟧
+};
+/// A conversation as its template writes it, in which one sees what is trained on. Error(kUsage)
+/// with file and line.
+std::string show_chat(const ShowChatOptions& options);
+
 }  // namespace starling
