@@ -1,12 +1,13 @@
-// JPEG decoding by libjpeg-turbo. Its errors return by longjmp, so functions that call it have no
-// objects with destructors.
+// JPEG by libjpeg-turbo. Its errors return by longjmp, so functions that call it have no objects
+// with destructors.
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <string_view>
 
 #include "apps/pictures/codec.h"
+#include "apps/pictures/picture.h"
 #include "core/error.h"
 
 // jerror.h needs <cstdio> before it.
@@ -25,20 +26,25 @@ constexpr unsigned kExifMarker = JPEG_APP0 + 1;
 using namespace std::string_view_literals;
 constexpr std::string_view kExifName = "Exif\0\0"sv, kXmpName = "http://ns.adobe.com/xap/1.0/\0"sv;
 
-/// libjpeg's structures, with our error handling.
-struct JpegReader {
-  jpeg_decompress_struct info;
-  jpeg_error_mgr errors;
-  jpeg_progress_mgr progress;
+/// Where libjpeg's errors go.
+struct JpegErrors {
+  jpeg_error_mgr manager;
   std::jmp_buf failed;
   char text[JMSG_LENGTH_MAX];
 };
 
 [[noreturn]] void on_error(j_common_ptr info) {
-  auto* reader = static_cast<JpegReader*>(info->client_data);
-  info->err->format_message(info, reader->text);
-  std::longjmp(reader->failed, 1);
+  auto* errors = static_cast<JpegErrors*>(info->client_data);
+  info->err->format_message(info, errors->text);
+  std::longjmp(errors->failed, 1);
 }
+
+struct JpegReader {
+  jpeg_decompress_struct info{};
+  jpeg_progress_mgr progress{};
+  JpegErrors errors;
+  ~JpegReader() { jpeg_destroy_decompress(&info); }
+};
 
 /// Warnings about missing or damaged data are errors; the rest are oddities that all programs
 /// accept.
@@ -57,28 +63,26 @@ void on_message(j_common_ptr info, int level) {
 void count_scans(j_common_ptr info) {
   auto* decompress = reinterpret_cast<j_decompress_ptr>(info);
   if (decompress->input_scan_number <= kMostScans) return;
-  auto* reader = static_cast<JpegReader*>(info->client_data);
-  std::snprintf(reader->text, sizeof reader->text, "more than %d scans", kMostScans);
-  std::longjmp(reader->failed, 1);
+  auto* errors = static_cast<JpegErrors*>(info->client_data);
+  std::snprintf(errors->text, sizeof errors->text, "more than %d scans", kMostScans);
+  std::longjmp(errors->failed, 1);
 }
 
 void begin(JpegReader& reader, const std::uint8_t* data, std::size_t bytes) {
-  std::memset(&reader.info, 0, sizeof reader.info);
-  reader.info.err = jpeg_std_error(&reader.errors);
-  reader.errors.error_exit = on_error;
-  reader.errors.emit_message = on_message;
-  reader.info.client_data = &reader;
+  reader.info.err = jpeg_std_error(&reader.errors.manager);
+  reader.errors.manager.error_exit = on_error;
+  reader.errors.manager.emit_message = on_message;
+  reader.info.client_data = &reader.errors;
   jpeg_create_decompress(&reader.info);
-  std::memset(&reader.progress, 0, sizeof reader.progress);
   reader.progress.progress_monitor = count_scans;
   reader.info.progress = &reader.progress;
   jpeg_mem_src(&reader.info, data, static_cast<unsigned long>(bytes));
 }
 
-/// Returns false if libjpeg failed; reader.text has the reason.
+/// Returns false if libjpeg failed; reader.errors.text has the reason.
 bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes,
                  StoredPicture* picture) {
-  if (setjmp(reader.failed)) return false;
+  if (setjmp(reader.errors.failed)) return false;
   begin(reader, data, bytes);
   jpeg_save_markers(&reader.info, static_cast<int>(kExifMarker), 0xFFFF);
   jpeg_read_header(&reader.info, TRUE);
@@ -105,7 +109,7 @@ struct ScaledRegion {
 /// start where libjpeg can start.
 bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t bytes,
                   const StoredRegion* wanted, ScaledRegion* region) {
-  if (setjmp(reader.failed)) return false;
+  if (setjmp(reader.errors.failed)) return false;
   begin(reader, data, bytes);
   jpeg_read_header(&reader.info, TRUE);
   const bool four_colours =
@@ -145,7 +149,7 @@ void cmyk_to_rgb(std::uint8_t* row, JDIMENSION pixels) {
 }
 
 bool read_region(JpegReader& reader, const ScaledRegion* region, std::uint8_t* pixels) {
-  if (setjmp(reader.failed)) return false;
+  if (setjmp(reader.errors.failed)) return false;
   const bool four_colours = reader.info.out_color_space == JCS_CMYK;
   const std::size_t stride = std::size_t{4} * region->width;
   if (region->top > 0) jpeg_skip_scanlines(&reader.info, region->top);
@@ -157,10 +161,41 @@ bool read_region(JpegReader& reader, const ScaledRegion* region, std::uint8_t* p
   return true;
 }
 
-struct ReaderGuard {
-  JpegReader* reader;
-  ~ReaderGuard() { jpeg_destroy_decompress(&reader->info); }
+struct JpegWriter {
+  jpeg_compress_struct info{};
+  JpegErrors errors;
+  unsigned char* bytes = nullptr;  ///< allocated by libjpeg
+  unsigned long count = 0;
+  ~JpegWriter() {
+    jpeg_destroy_compress(&info);
+    std::free(bytes);
+  }
 };
+
+/// Returns false if libjpeg failed; writer.errors.text has the reason.
+bool write_jpeg(JpegWriter& writer, const PixelRows& picture, int quality) {
+  if (setjmp(writer.errors.failed)) return false;
+  writer.info.err = jpeg_std_error(&writer.errors.manager);
+  writer.errors.manager.error_exit = on_error;
+  writer.info.client_data = &writer.errors;
+  jpeg_create_compress(&writer.info);
+  jpeg_mem_dest(&writer.info, &writer.bytes, &writer.count);
+  writer.info.image_height = static_cast<JDIMENSION>(picture.height);
+  writer.info.image_width = static_cast<JDIMENSION>(picture.width);
+  writer.info.input_components = 3;
+  writer.info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&writer.info);
+  jpeg_set_quality(&writer.info, quality, TRUE);
+  writer.info.optimize_coding = TRUE;  // some percent smaller, which saves reading in every epoch
+  jpeg_start_compress(&writer.info, TRUE);
+  while (writer.info.next_scanline < writer.info.image_height) {
+    JSAMPROW row = const_cast<std::uint8_t*>(picture.pixels) +
+                   std::size_t{3} * writer.info.next_scanline * writer.info.image_width;
+    jpeg_write_scanlines(&writer.info, &row, 1);
+  }
+  jpeg_finish_compress(&writer.info);
+  return true;
+}
 
 [[noreturn]] void damaged(const std::string& source, const char* text) {
   fail(ExitCode::kUsage, "picture", "{}: cannot be decoded as JPEG: {}", source, text);
@@ -174,27 +209,32 @@ bool is_jpeg(std::span<const std::uint8_t> file) {
 
 StoredPicture jpeg_header(std::span<const std::uint8_t> file, const std::string& source) {
   JpegReader reader;
-  std::memset(&reader.info, 0, sizeof reader.info);
-  const ReaderGuard guard{&reader};
   StoredPicture picture;
-  if (!read_header(reader, file.data(), file.size(), &picture)) damaged(source, reader.text);
+  if (!read_header(reader, file.data(), file.size(), &picture)) damaged(source, reader.errors.text);
   return picture;
 }
 
 void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source,
                  const StoredRegion& region, DecodedRegion& out) {
   JpegReader reader;
-  std::memset(&reader.info, 0, sizeof reader.info);
-  const ReaderGuard guard{&reader};
   ScaledRegion scaled{};
   if (!begin_region(reader, file.data(), file.size(), &region, &scaled))
-    damaged(source, reader.text);
+    damaged(source, reader.errors.text);
   out.top = scaled.top;
   out.left = scaled.left;
   out.height = scaled.height;
   out.width = scaled.width;
   out.pixels.resize(std::size_t{4} * scaled.height * scaled.width);
-  if (!read_region(reader, &scaled, out.pixels.data())) damaged(source, reader.text);
+  if (!read_region(reader, &scaled, out.pixels.data())) damaged(source, reader.errors.text);
+}
+
+std::vector<std::uint8_t> encode_jpeg(const PixelRows& picture, const std::string& source,
+                                      int quality) {
+  JpegWriter writer;
+  if (!write_jpeg(writer, picture, quality))
+    fail(ExitCode::kUsage, "picture", "{}: {}×{} pixels cannot be written as JPEG: {}", source,
+         picture.height, picture.width, writer.errors.text);
+  return {writer.bytes, writer.bytes + writer.count};
 }
 
 }  // namespace starling

@@ -120,30 +120,29 @@ PictureSize seen_size(const StoredPicture& stored) {
 }
 
 /// Which part of a picture becomes an image, in stored coordinates.
-class Plan {
- public:
-  Plan(const PictureSize& seen, const Turn& turn, const PartChoice& choose,
-       const std::string& source, const ImageSize& image)
-      : turn_(turn),
-        image_(image),
-        rows_(turn.transposed ? image.width : image.height),
-        columns_(turn.transposed ? image.height : image.width) {
+struct Plan {
+  Turn turn;
+  ImageSize image;
+  std::int64_t rows, columns;  ///< of the resized part, before orientation
+  PicturePart part;
+
+  Plan(const PictureSize& seen, const Turn& turned, const PartChoice& choose,
+       const std::string& source, const ImageSize& wanted_image)
+      : turn(turned),
+        image(wanted_image),
+        rows(turn.transposed ? image.width : image.height),
+        columns(turn.transposed ? image.height : image.width) {
     require((image.channels == 1 || image.channels == 3) && image.height > 0 && image.width > 0,
             "picture", "{}×{}×{} was asked for", image.height, image.width, image.channels);
     const PicturePart asked = choose(seen);
     check_part(asked, seen, source);
-    part_ = stored_part(asked, seen, turn);
+    part = stored_part(asked, seen, turn);
   }
-  const Turn& turn() const { return turn_; }
-  const ImageSize& image() const { return image_; }
-  const PicturePart& part() const { return part_; }
-  std::int64_t rows() const { return rows_; }        ///< of the resized part, before orientation
-  std::int64_t columns() const { return columns_; }  ///< of the resized part, before orientation
 
   /// The scale factor: pixels of the picture per pixel of the image.
   double shrink() const {
-    return std::min(part_.box_height / static_cast<double>(rows_),
-                    part_.box_width / static_cast<double>(columns_));
+    return std::min(part.box_height / static_cast<double>(rows),
+                    part.box_width / static_cast<double>(columns));
   }
 
   /// The pixels that the resize filter reads: the box plus the filter's support, clipped to the
@@ -160,29 +159,23 @@ class Plan {
     };
     StoredRegion region;
     std::tie(region.top, region.height) =
-        span_of(part_.box_top, part_.box_height, rows_, part_.top, part_.height);
+        span_of(part.box_top, part.box_height, rows, part.top, part.height);
     std::tie(region.left, region.width) =
-        span_of(part_.box_left, part_.box_width, columns_, part_.left, part_.width);
+        span_of(part.box_left, part.box_width, columns, part.left, part.width);
     return region;
   }
 
   /// Top and left of the part if its pixels are those of the image, so that no resizing is needed.
   std::optional<std::pair<std::int64_t, std::int64_t>> whole_pixels() const {
-    if (part_.box_height != static_cast<double>(rows_) ||
-        part_.box_width != static_cast<double>(columns_))
+    if (part.box_height != static_cast<double>(rows) ||
+        part.box_width != static_cast<double>(columns))
       return std::nullopt;
-    const auto top = static_cast<std::int64_t>(part_.box_top),
-               left = static_cast<std::int64_t>(part_.box_left);
-    if (static_cast<double>(top) != part_.box_top || static_cast<double>(left) != part_.box_left)
+    const auto top = static_cast<std::int64_t>(part.box_top),
+               left = static_cast<std::int64_t>(part.box_left);
+    if (static_cast<double>(top) != part.box_top || static_cast<double>(left) != part.box_left)
       return std::nullopt;
     return std::pair{top, left};
   }
-
- private:
-  Turn turn_;
-  ImageSize image_;
-  std::int64_t rows_, columns_;
-  PicturePart part_;
 };
 
 }  // namespace
@@ -276,32 +269,30 @@ struct PictureDecoder::State {
 
   /// Makes the image from the decoded region.
   void deliver(const Plan& plan, std::int64_t denominator, std::uint8_t* out) {
-    const std::int64_t rows = plan.rows(), columns = plan.columns();
     if (const auto corner = plan.whole_pixels(); corner && denominator == 1) {
       const std::uint8_t* pixels =
           region.pixels.data() +
           4 * ((corner->first - region.top) * region.width + corner->second - region.left);
-      return write_oriented(plan.turn(), pixels, region.width, plan.image(), out);
+      return write_oriented(plan.turn, pixels, region.width, plan.image, out);
     }
-    resized.resize(static_cast<std::size_t>(4 * rows * columns));
-    resize(plan.part(), decoded(denominator), rows, columns, resized.data());
-    write_oriented(plan.turn(), resized.data(), columns, plan.image(), out);
+    resized.resize(static_cast<std::size_t>(4 * plan.rows * plan.columns));
+    resize(plan, decoded(denominator), resized.data());
+    write_oriented(plan.turn, resized.data(), plan.columns, plan.image, out);
   }
 
-  void resize(const PicturePart& part, const PartPixels& from, std::int64_t rows,
-              std::int64_t columns, std::uint8_t* out) {
-    const auto [window, box] = window_of(part, from);
-    resizer.resize(window, box, settings.interpolation, rows, columns, out);
+  void resize(const Plan& plan, const PartPixels& from, std::uint8_t* out) {
+    const auto [window, box] = window_of(plan.part, from);
+    resizer.resize(window, box, settings.interpolation, plan.rows, plan.columns, out);
   }
 
   /// Stores the part's pixels in `target` without resizing. Returns false if they shrink by too
   /// much, or there is no memory.
   bool store_unresized(const Plan& plan, const PartPixels& from, CutTarget& target) const {
-    const auto [window, box] = window_of(plan.part(), from);
+    const auto [window, box] = window_of(plan.part, from);
     const auto shrinks = [](double length, std::int64_t outputs) {
       return length / static_cast<double>(outputs);
     };
-    if (std::max(shrinks(box.height, plan.rows()), shrinks(box.width, plan.columns())) >
+    if (std::max(shrinks(box.height, plan.rows), shrinks(box.width, plan.columns)) >
         CutPicture::kMostShrink)
       return false;
     std::uint8_t* to = target.take(3 * window.height * window.width);
@@ -322,7 +313,7 @@ struct PictureDecoder::State {
                   .height = static_cast<std::int32_t>(window.height),
                   .width = static_cast<std::int32_t>(window.width),
                   .interpolation = static_cast<std::int32_t>(settings.interpolation),
-                  .turn = bits_of(plan.turn())};
+                  .turn = bits_of(plan.turn)};
     return true;
   }
   /// Stores the pixels, or if that fails, calls deliver(memory for the resized image).
@@ -330,7 +321,7 @@ struct PictureDecoder::State {
   void store_or_resize(const Plan& plan, const PartPixels& from, CutTarget& target,
                        const Deliver& deliver) const {
     if (store_unresized(plan, from, target)) return;
-    const auto& [height, width, channels] = plan.image();
+    const auto& [height, width, channels] = plan.image;
     deliver(target.take(height * width * channels));
     target.cut = CutPicture::whole(height, width);
   }
@@ -366,17 +357,17 @@ struct PictureDecoder::State {
   std::int64_t read(std::span<const std::uint8_t> file, const std::string& source,
                     const Plan& plan) {
     StoredRegion wanted = plan.wanted();
-    const bool jpeg = is_jpeg(file);
-    if (jpeg && settings.scaled_decoding && settings.interpolation != Interpolation::kNearest) {
+    if (is_jpeg(file) && settings.scaled_decoding &&
+        settings.interpolation != Interpolation::kNearest) {
       while (wanted.denominator < 8 && plan.shrink() >= 2.0 * wanted.denominator)
         wanted.denominator *= 2;
     }
-    if (jpeg) {
-      decode_jpeg(file, source, wanted, region);
-    } else {
-      decode_png(file, source, wanted, region);
-    }
+    decode(file, source, wanted);
     return wanted.denominator;
+  }
+  void decode(std::span<const std::uint8_t> file, const std::string& source,
+              const StoredRegion& wanted) {
+    (is_jpeg(file) ? decode_jpeg : decode_png)(file, source, wanted, region);
   }
   Plan plan_of(std::span<const std::uint8_t> file, const std::string& source,
                const PartChoice& choose, const ImageSize& image) const {
@@ -397,13 +388,13 @@ struct PictureDecoder::State {
             .channels = 3};
   }
   void cut(const PixelRows& picture, const Plan& plan, std::uint8_t* out) {
-    const auto& [height, width, channels] = plan.image();
+    const auto& [height, width, channels] = plan.image;
     const std::int64_t stride = 3 * picture.width;
     if (const auto corner = plan.whole_pixels()) {
       cpu::resize_kernels().copy_rows(picture.pixels + corner->first * stride + 3 * corner->second,
                                       stride, 3 * width, height, out);
     } else {
-      resize(plan.part(), in_memory(picture, plan), height, width, out);
+      resize(plan, in_memory(picture, plan), out);
     }
   }
 };
@@ -456,12 +447,7 @@ void PictureDecoder::cut(const PixelRows& picture, const std::string& source,
 
 void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string& source) {
   const StoredPicture stored = state_->header(file, source);
-  const StoredRegion whole{0, 0, stored.height, stored.width, 1};
-  if (is_jpeg(file)) {
-    decode_jpeg(file, source, whole, state_->region);
-  } else {
-    decode_png(file, source, whole, state_->region);
-  }
+  state_->decode(file, source, {0, 0, stored.height, stored.width, 1});
 }
 
 std::vector<std::uint8_t> read_picture_file(const std::string& path, std::int64_t max_bytes) {

@@ -22,10 +22,14 @@ constexpr png_alloc_size_t kMostChunk = 64 << 20;
 struct PngReader {
   png_structp png = nullptr;
   png_infop info = nullptr;
-  const std::uint8_t* data = nullptr;
-  std::size_t left = 0;
+  std::span<const std::uint8_t> left;  ///< of the file
   std::jmp_buf failed;
   char text[256] = "";
+
+  explicit PngReader(std::span<const std::uint8_t> file) : left(file) {}
+  ~PngReader() {
+    if (png) png_destroy_read_struct(&png, info ? &info : nullptr, nullptr);
+  }
 };
 
 [[noreturn]] void on_png_error(png_structp png, png_const_charp text) {
@@ -37,10 +41,9 @@ void ignore_warning(png_structp, png_const_charp) {}
 
 void read_bytes(png_structp png, png_bytep to, std::size_t bytes) {
   auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
-  if (bytes > reader->left) png_error(png, "it ends early");
-  std::memcpy(to, reader->data, bytes);
-  reader->data += bytes;
-  reader->left -= bytes;
+  if (bytes > reader->left.size()) png_error(png, "it ends early");
+  std::memcpy(to, reader->left.data(), bytes);
+  reader->left = reader->left.subspan(bytes);
 }
 
 bool open_png(PngReader& reader, StoredPicture* picture) {
@@ -99,21 +102,9 @@ bool read_interlaced(PngReader& reader, png_bytepp rows) {
   return true;
 }
 
-struct PngGuard {
-  PngReader* reader;
-  ~PngGuard() {
-    if (reader->png)
-      png_destroy_read_struct(&reader->png, reader->info ? &reader->info : nullptr, nullptr);
-  }
-};
-
 [[noreturn]] void damaged_png(const std::string& source, const char* text) {
   fail(ExitCode::kUsage, "picture", "{}: cannot be decoded as PNG: {}", source, text);
 }
-
-}  // namespace
-
-namespace {
 
 /// Unpacks up to a mebibyte of zlib data, enough to find an orientation; for damaged data, what
 /// precedes the damage.
@@ -211,10 +202,7 @@ bool is_png(std::span<const std::uint8_t> file) {
 }
 
 StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& source) {
-  PngReader reader;
-  reader.data = file.data();
-  reader.left = file.size();
-  const PngGuard guard{&reader};
+  PngReader reader(file);
   StoredPicture picture;
   if (!open_png(reader, &picture)) damaged_png(source, reader.text);
   picture.orientation = png_orientation(file);
@@ -223,10 +211,7 @@ StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& 
 
 void decode_png(std::span<const std::uint8_t> file, const std::string& source,
                 const StoredRegion& region, DecodedRegion& out) {
-  PngReader reader;
-  reader.data = file.data();
-  reader.left = file.size();
-  const PngGuard guard{&reader};
+  PngReader reader(file);
   StoredPicture picture;
   bool interlaced = false;
   if (!open_png(reader, &picture) || !prepare_rows(reader, &interlaced))
