@@ -1,14 +1,15 @@
 // Rows of CSV tables: the input is a vector of numbers, the target a number or a class.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -20,7 +21,6 @@
 #include "apps/data/builtin.h"
 #include "apps/data/drawn_tests.h"
 #include "apps/data/files.h"
-#include "apps/data/table_columns.h"
 #include "apps/inference/description.h"
 #include "apps/inference/model_source.h"
 #include "apps/inference/table_reader.h"
@@ -33,6 +33,210 @@
 
 namespace starling {
 namespace {
+
+/// The config's settings for a table's columns.
+struct TableKeys {
+  std::string target;
+  std::vector<std::string> categories, ignore;
+  std::int64_t max_categories = 100;
+  std::string missing = "error";
+};
+
+using Kind = CsvValue::Kind;
+
+/// Statistics of a column's cells.
+struct Seen {
+  std::int64_t numbers = 0, texts = 0, missing = 0;
+  bool as_number = false;  ///< a text begins like a number
+  std::set<std::string> values;
+};
+
+struct Moments {
+  double mean = 0.0, deviation = 0.0;
+};
+
+/// Moments of the finite values of `number(row)`; NaN if there are none.
+template <class Number>
+Moments moments_of(const std::vector<std::int64_t>& rows, const Number& number) {
+  double sum = 0.0, count = 0.0, first = 0.0;
+  bool same = true;
+  for (const std::int64_t row : rows) {
+    const double value = number(row);
+    if (std::isnan(value)) continue;
+    if (count == 0.0) first = value;
+    same = same && value == first;
+    sum += value;
+    ++count;
+  }
+  if (count == 0.0) return {std::numeric_limits<double>::quiet_NaN(), 0.0};
+  if (same) return {first, 0.0};  // exactly, without rounding
+  Moments result{sum / count, 0.0};
+  for (const std::int64_t row : rows) {
+    const double off = number(row) - result.mean;
+    if (!std::isnan(off)) result.deviation += off * off;
+  }
+  result.deviation = std::sqrt(result.deviation / count);
+  return result;
+}
+
+[[noreturn]] void too_large(const std::string& file, const std::string& column) {
+  fail(ExitCode::kUsage, "data", {.file = file},
+       "column {}: its numbers are too large to be normalised; use another unit",
+       told_apart(column));
+}
+
+/// Determines the inputs of a table's columns, not normalised, and lines for the user on the
+/// decisions. A column is numeric (booleans are 1 and 0) or text, i.e. categories. A column with
+/// both, or with texts that begin like numbers, is numeric, so that reading it reports the cell.
+/// Columns without a name are left out. Reads the whole file.
+TableColumns find_columns(CsvFile& file, const TableKeys& keys, std::string& contents) {
+  const std::size_t width = file.names().size(), target = file.column(keys.target, "data.target");
+  std::vector<bool> out(width, false), categories(width, false);
+  const auto mark = [&](const std::vector<std::string>& names, const char* key,
+                        std::vector<bool>& marks) {
+    for (const std::string& name : names) {
+      const std::size_t c = file.column(name, key);
+      if (c == target)
+        fail(ExitCode::kUsage, "data", {.file = file.name(), .key = key},
+             "names the target, {}; leave it out", told_apart(name));
+      marks[c] = true;
+    }
+  };
+  mark(keys.ignore, "data.ignore", out);
+  mark(keys.categories, "data.categories", categories);
+  std::vector<std::string> unnamed;
+  for (std::size_t c = 0; c < width; ++c) {
+    if (!is_unnamed(file.names()[c]) || c == target || categories[c] || out[c]) continue;
+    out[c] = true;
+    unnamed.push_back(fmt::format("{}", c + 1));
+  }
+  std::vector<Seen> seen(width);
+  std::int64_t rows = 0;
+  for (file.rewind(); file.next(); ++rows) {
+    for (std::size_t c = 0; c < width; ++c) {
+      if (out[c] || c == target) continue;
+      const CsvValue value = csv_value(file.cell(c));
+      Seen& column = seen[c];
+      if (value.kind == Kind::kMissing) ++column.missing;
+      if (value.kind == Kind::kNumber) ++column.numbers;
+      if (value.kind == Kind::kText) ++column.texts;
+      if (value.kind == Kind::kText && begins_as_number(value.text)) column.as_number = true;
+      const bool asked = categories[c] || column.numbers == 0;
+      if (asked && value.kind != Kind::kMissing) column.values.insert(value.text);
+    }
+  }
+  TableColumns columns;
+  columns.target = keys.target;
+  columns.missing = keys.missing;
+  std::vector<std::string> of_categories, empty;
+  std::size_t taken = 0;
+  for (std::size_t c = 0; c < width; ++c) {
+    if (out[c] || c == target) continue;
+    const std::string& name = file.names()[c];
+    const Seen& column = seen[c];
+    ++taken;
+    if (categories[c] || (column.texts > 0 && column.numbers == 0 && !column.as_number)) {
+      if (static_cast<std::int64_t>(column.values.size()) > keys.max_categories)
+        fail(ExitCode::kUsage, "data", {.file = file.name()},
+             "column {} has {} different texts in {} rows, and each would be an input; leave it "
+             "out by data.ignore, or raise data.max_categories ({})",
+             told_apart(name), column.values.size(), rows, keys.max_categories);
+      of_categories.push_back(fmt::format("{} (inputs {} to {})", told_apart(name),
+                                          columns.inputs(),
+                                          columns.inputs() + column.values.size() - 1));
+      for (const std::string& value : column.values)
+        columns.add(name, TableInput::kCategory, value);
+    } else {
+      columns.add(name, TableInput::kNumber);
+    }
+    if (column.missing == 0 || keys.missing == "error") continue;
+    empty.push_back(told_apart(name));
+    if (keys.missing == "column") columns.add(name, TableInput::kMissing);
+  }
+  if (taken == 0)
+    fail(ExitCode::kUsage, "data", {.file = file.name()},
+         "has no column but the target{}; needed: one or more to predict it from",
+         unnamed.empty() ? "" : " that has a name");
+  if (rows == 0)
+    fail(ExitCode::kUsage, "data", {.file = file.name()}, "has no rows below the columns' names");
+  if (!of_categories.empty()) {
+    contents += fmt::format("categories: {}, so that {} become {} inputs\n",
+                            shown(fmt::format("{}", fmt::join(of_categories, ", ")), 400),
+                            counted(static_cast<std::int64_t>(taken), "column"), columns.inputs());
+  }
+  if (!empty.empty())
+    contents += fmt::format("empty cells: in {}; {}\n",
+                            shown(fmt::format("{}", fmt::join(empty, ", ")), 400),
+                            keys.missing == "mean" ? "each is the column's mean, or no category"
+                                                   : "each column has an input that says so");
+  if (!unnamed.empty())
+    contents += fmt::format("left out: column {} without a name, as of an index\n",
+                            fmt::join(unnamed, ", "));
+  return columns;
+}
+
+/// The class names of a column, sorted by byte. Of several spellings of a class (1 and 1.0, True
+/// and TRUE) the first is used, with a message; names that look alike are reported too.
+/// Error(kUsage) names the row of an empty cell.
+std::vector<std::string> find_classes(CsvFile& file, std::size_t column) {
+  std::map<std::string, std::set<std::string>> spellings;
+  for (file.rewind(); file.next();) {
+    const CsvValue value = csv_value(file.cell(column));
+    if (value.kind == Kind::kMissing)
+      file.refuse(column, "a class; a row without one is no sample: leave it out");
+    spellings[value.text].emplace(trimmed(file.cell(column)));
+  }
+  std::vector<std::string> names;
+  std::map<std::string, std::string> capitals;
+  for (const auto& [text, spelled] : spellings) {
+    names.push_back(*spelled.begin());
+    if (spelled.size() > 1)
+      log::info("data: class {} is written as {}, too: they are one", told_apart(names.back()),
+                told_apart(*std::next(spelled.begin())));
+    const auto [other, is_new] = capitals.emplace(lower_case(text), names.back());
+    if (!is_new)
+      log::info("warning: classes {} and {} differ only in capitals", told_apart(other->second),
+                told_apart(names.back()));
+  }
+  std::sort(names.begin(), names.end());
+  if (const auto two = lookalikes(names))
+    log::info("warning: classes {} and {} look the same", told_apart(two->first),
+              told_apart(two->second));
+  return names;
+}
+
+/// Sets means and deviations (divisor n) over the training rows. `numbers`: the inputs of each row
+/// of `file`. Error(kUsage) with the column if it has no number, or values are too large.
+void measure_columns(TableColumns& columns, const std::vector<double>& numbers,
+                     const std::vector<std::int64_t>& rows, const std::string& file) {
+  const std::size_t width = columns.inputs();
+  for (std::size_t i = 0; i < width; ++i) {
+    const Moments found = moments_of(
+        rows, [&](std::int64_t row) { return numbers[static_cast<std::size_t>(row) * width + i]; });
+    if (columns.kinds[i] != TableInput::kNumber) {
+      // 0 and 1 are not scaled; a column that is constant in training becomes 0
+      columns.deviation[i] = found.deviation > 0.0 ? 1.0 : 0.0;
+      continue;
+    }
+    if (std::isnan(found.mean))
+      fail(ExitCode::kUsage, "data", {.file = file},
+           "column {} has no number in a training row; leave it out by data.ignore",
+           told_apart(columns.names[i]));
+    if (!std::isfinite(found.deviation)) too_large(file, columns.names[i]);
+    columns.mean[i] = found.mean;
+    columns.deviation[i] = found.deviation;
+  }
+}
+
+/// The same for targets.
+void measure_target(TableColumns& columns, const std::vector<double>& targets,
+                    const std::vector<std::int64_t>& rows, const std::string& file) {
+  const Moments found =
+      moments_of(rows, [&](std::int64_t row) { return targets[static_cast<std::size_t>(row)]; });
+  if (!std::isfinite(found.deviation)) too_large(file, columns.target);
+  columns.target_mean = found.mean;
+  if (found.deviation > 0.0) columns.target_deviation = found.deviation;
+}
 
 /// Rows are already normalised vectors; a model file records the columns and their normalisation.
 struct TableCollate final : Collate {
@@ -228,13 +432,13 @@ class CsvRows final : public Dataset {
       const CsvValue value = csv_value(file.cell(target));
       if (classes) {
         const auto label = labels.find(value.text);
-        if (value.kind == CsvValue::Kind::kMissing || label == labels.end())
+        if (value.kind == Kind::kMissing || label == labels.end())
           file.refuse(target,
                       fmt::format("one of the {} classes that {} has", info_.class_names.size(),
                                   model_.classes.empty() ? path_ : model_.source));
         labels_.push_back(label->second);
       } else {
-        if (value.kind != CsvValue::Kind::kNumber)
+        if (value.kind != Kind::kNumber)
           file.refuse(target,
                       R"(a number; where it names classes, "task": {"type": "classification"})");
         wide_targets_.push_back(value.number);
@@ -278,10 +482,7 @@ class CsvRows final : public Dataset {
                                                : "all rows of " + path_ + " is no whole row"});
       info_.test_share = drawn.share;
     } else {
-      drawn.train.resize(rows_of_path_);
-      std::iota(drawn.train.begin(), drawn.train.end(), std::int64_t{0});
-      drawn.test.resize(lines_.size() - rows_of_path_);
-      std::iota(drawn.test.begin(), drawn.test.end(), static_cast<std::int64_t>(rows_of_path_));
+      drawn = own_tests(static_cast<std::int64_t>(rows_of_path_), std::ssize(lines_));
     }
     train_ = std::move(drawn.train);
     test_ = std::move(drawn.test);

@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "apps/inference/table_reader.h"
-#include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -41,7 +40,6 @@ TableReader::TableReader(const CsvFile& file, const TableColumns& columns, const
     Column& column = places_.back();
     column.end = i + 1;
     if (columns.kinds[i] == TableInput::kNumber) column.number = true;
-    if (columns.kinds[i] == TableInput::kMissing) column.empty_told = true;
     if (columns.kinds[i] == TableInput::kCategory) column.known.emplace(columns.categories[i], i);
   }
 }

@@ -26,7 +26,7 @@ class TableReader {
   struct Column {
     std::size_t place = 0;                     ///< in the file
     std::size_t first = 0, end = 0;            ///< inputs
-    bool number = false, empty_told = false;   ///< it has an input of that kind
+    bool number = false;                       ///< it has an input of that kind
     std::map<std::string, std::size_t> known;  ///< inputs by category
     std::int64_t unknown_cells = 0;
     std::string unknown;  ///< the first
