@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/data/shards/example_tree.h"
 #include "apps/data/shards/prepare_images.h"
 #include "apps/data/tokens/chat_files.h"
 #include "apps/data/tokens/prepare_tokens.h"
@@ -142,7 +141,7 @@ int check_token_files(const std::string& folder) {
          "{} in the token files of {}; call starling-prepare tokens again",
          counted(report.faults, "fault"), folder);
   }
-  answer("{}, as written\n", counted(report.tokens, "token"));
+  answer("{}, as written\n", counted(report.records, "token"));
   return 0;
 }
 

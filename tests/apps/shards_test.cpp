@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "apps/data/picture_index.h"
-#include "apps/data/shards/example_tree.h"
 #include "apps/data/shards/prepare_images.h"
-#include "apps/data/shards/shard_set.h"
+#include "apps/data/shards/shard_file.h"
 #include "apps/pictures/picture.h"
 #include "core/operations/accesses.h"
 #include "core/philox.h"

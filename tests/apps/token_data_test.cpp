@@ -330,11 +330,11 @@ TEST_CASE("apps/tokens: a damaged, stopped or refused preparation") {
 
   const auto faults = [&](const std::string& part) {
     std::string told;
-    const TokensCheck report =
+    const CheckReport report =
         check_tokens(files.at("made"), {.bad = [&](const Error& error) { told += error.what(); }});
     return report.faults > 0 && contains(told, part);
   };
-  CHECK(check_tokens(files.at("made"), {}).tokens == 100);
+  CHECK(check_tokens(files.at("made"), {}).records == 100);
   const std::string train = test::read_text(files.at("made/train.bin"));
   files.text("made/train.bin", "y" + train.substr(1));
   CHECK(faults("train.bin: its checksum is"));

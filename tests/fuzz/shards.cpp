@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "apps/data/shards/shard_set.h"
+#include "apps/data/shards/shard_file.h"
 #include "apps/pictures/picture.h"
 #include "core/operations/accesses.h"
 #include "tests/fuzz/fuzz.h"
@@ -72,7 +72,7 @@ void read_shard(std::string content, bool mend) {
     fuzz::reads_or_refuses([&] {
       const auto bytes = file.bytes(record);
       const ShardEntry& entry = file.entry(record);
-      if (file.footer().settings.kind != static_cast<std::uint32_t>(ShardKind::kRaw)) {
+      if (file.footer().settings.kind != ShardKind::kRaw) {
         decoder.decode(bytes, file.title(record), middle, 8, 8, 3, out.data());
       } else {
         decoder.cut({bytes.data(), entry.height, entry.width}, file.path(), middle, 8, 8,

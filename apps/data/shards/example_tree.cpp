@@ -1,5 +1,4 @@
-#include "apps/data/shards/example_tree.h"
-
+// The pictures of `starling-prepare example`.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "apps/data/shards/in_order.h"
+#include "apps/data/shards/prepare_images.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/safetensors.h"
@@ -118,7 +118,7 @@ struct DrawnPicture {
 
 }  // namespace
 
-ExampleReport write_example_tree(const ExampleTree& tree, const PrepareWatch& watch) {
+PrepareReport write_example_tree(const ExampleTree& tree, const PrepareWatch& watch) {
   std::error_code error;
   if (fs::exists(tree.destination, error) &&
       !(fs::is_directory(tree.destination, error) && fs::is_empty(tree.destination, error)))
@@ -136,7 +136,7 @@ ExampleReport write_example_tree(const ExampleTree& tree, const PrepareWatch& wa
   }
   const std::int64_t each = tree.train + tree.val, total = tree.classes * each;
   if (watch.begins) watch.begins(total, 0);
-  ExampleReport report;
+  PrepareReport report;
   in_order<DrawnPicture>(
       tree.threads, total,
       [&](std::int64_t item) {

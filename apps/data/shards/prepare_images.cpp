@@ -13,14 +13,13 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <span>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "apps/data/picture_index.h"
 #include "apps/data/shards/in_order.h"
-#include "apps/data/shards/shard_set.h"
+#include "apps/data/shards/shard_file.h"
 #include "core/file_io.h"
 #include "core/safetensors.h"
 
@@ -77,7 +76,7 @@ int quality_of(const PrepareOptions& options) {
 
 ShardSettings settings_of(const PrepareOptions& options, std::uint32_t source) {
   return {
-      .kind = static_cast<std::uint32_t>(options.raw ? ShardKind::kRaw : ShardKind::kFiles),
+      .kind = options.raw ? ShardKind::kRaw : ShardKind::kFiles,
       .size = static_cast<std::uint32_t>(options.size),
       .quality = static_cast<std::uint32_t>(quality_of(options)),
       .interpolation = options.size == 0 ? 0 : static_cast<std::uint32_t>(options.interpolation),
@@ -90,7 +89,7 @@ ShardSettings settings_of(const PrepareOptions& options, std::uint32_t source) {
 std::string text_of(const ShardSettings& settings) {
   std::string text;
   if (settings.size > 0) text += fmt::format("--size {} ", settings.size);
-  if (settings.kind == static_cast<std::uint32_t>(ShardKind::kRaw)) text += "--raw ";
+  if (settings.kind == ShardKind::kRaw) text += "--raw ";
   if (settings.quality > 0) text += fmt::format("--quality {} ", settings.quality);
   const std::vector<std::string> filters = interpolation_names();
   if (settings.size > 0 && settings.interpolation < filters.size()) {

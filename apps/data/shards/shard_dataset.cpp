@@ -7,8 +7,7 @@
 #include <string>
 
 #include "apps/data/picture_dataset.h"
-#include "apps/data/shards/shard_set.h"
-#include "core/operations/accesses.h"
+#include "apps/data/shards/shard_file.h"
 
 namespace starling {
 namespace {
@@ -18,7 +17,6 @@ class ShardPictures final : public PictureSource {
   ShardPictures(const std::string& folder, const ShardIndex& index, std::size_t split)
       : PictureSource(index.classes, index.first[split]),
         settings_(index.settings),
-        raw_(index.settings.kind == static_cast<std::uint32_t>(ShardKind::kRaw)),
         set_(folder, index, split) {}
   std::int64_t bytes(std::int64_t index) const override {
     const auto [file, record] = set_.place(index);
@@ -30,7 +28,8 @@ class ShardPictures final : public PictureSource {
   }
   /// From the index, so that the names in the shards need not be read.
   std::map<std::string, std::uint32_t> checksums(const std::string& /*split*/) const override {
-    const std::array<std::uint32_t, 4> made{settings_.kind, settings_.size, settings_.quality,
+    const std::array<std::uint32_t, 4> made{static_cast<std::uint32_t>(settings_.kind),
+                                            settings_.size, settings_.quality,
                                             settings_.interpolation};
     return {{"names and sizes of prepared pictures", settings_.source},
             {"pictures by settings of starling-prepare", checksum_of(bytes_of(made))}};
@@ -39,7 +38,7 @@ class ShardPictures final : public PictureSource {
               std::int64_t side, std::uint8_t* out, CutTarget* later) const override {
     const std::span<const std::uint8_t> bytes = set_.bytes(index);
     const auto [file, record] = set_.place(index);
-    if (raw_) {
+    if (settings_.kind == ShardKind::kRaw) {
       const ShardEntry& entry = file->entry(record);
       const PixelRows pixels{bytes.data(), entry.height, entry.width};
       if (later) return decoder.cut(pixels, file->path(), choose, side, side, *later);
@@ -54,7 +53,6 @@ class ShardPictures final : public PictureSource {
 
  private:
   ShardSettings settings_;
-  bool raw_;
   ShardSet set_;
 };
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ enum class ShardKind : std::uint32_t {
 
 /// How shards were made and from which pictures; files of one data set have equal settings.
 struct ShardSettings {
-  std::uint32_t kind = 0;
+  ShardKind kind = ShardKind::kFiles;
   std::uint32_t size = 0;     ///< larger pictures were resized to this shorter side; 0: not resized
   std::uint32_t quality = 0;  ///< of JPEG; 0: not re-encoded, or raw pixels
   std::uint32_t interpolation = 0;  ///< filter for resizing
@@ -130,6 +131,64 @@ class ShardWriter {
   std::uint64_t at_ = 0;
   std::vector<ShardEntry> entries_;
   std::string names_;
+};
+
+/// DEST/shards.index: the list of shards, and where classes begin. Details of single pictures are
+/// in the shards.
+struct ShardIndex {
+  struct Shard {
+    std::uint64_t bytes = 0;
+    std::uint32_t records = 0, skipped = 0;
+    std::uint32_t footer_checksum = 0, zero = 0;
+  };
+  ShardSettings settings;
+  std::vector<std::string> classes;
+  /// Shards of train/ and val/; the latter is empty if there is no val/
+  std::array<std::vector<Shard>, 2> shards;
+  /// The number of each class's first record, and the total
+  std::array<std::vector<std::int64_t>, 2> first;
+
+  std::int64_t records(std::size_t split) const {
+    return first[split].empty() ? 0 : first[split].back();
+  }
+  std::int64_t skipped() const;
+};
+
+/// "DEST/shards.index"
+std::string shard_index_path(const std::string& folder);
+bool has_shard_index(const std::string& folder);
+/// Errors are Error(kUsage) with the file.
+ShardIndex read_shard_index(const std::string& folder);
+/// The file's bytes.
+std::string shard_index_text(const ShardIndex& index);
+/// Error(kUsage) if a shard is not the one described in the index.
+void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t split,
+                   std::size_t number);
+
+/// The mapped shards of one split. Thread-safe. Errors are Error(kUsage) with file and record.
+class ShardSet {
+ public:
+  /// Opens all files, reading only their headers and footers.
+  ShardSet(const std::string& folder, const ShardIndex& index, std::size_t split);
+
+  std::int64_t records() const { return starts_.back(); }
+  struct Place {
+    const ShardFile* file;
+    std::int64_t record;  ///< within the file
+  };
+  Place place(std::int64_t record) const;
+  /// A picture's bytes. Verifies the checksum when this process reads it for the first time.
+  std::span<const std::uint8_t> bytes(std::int64_t record) const;
+  /// Starts prefetching these records in the order of the file, so that the disk can schedule all
+  /// of them. Errors are reported when a record is read.
+  void will_read(std::span<const std::int64_t> records) const;
+
+ private:
+  std::vector<std::unique_ptr<ShardFile>> files_;
+  std::vector<std::int64_t> starts_;  ///< the number of each file's first record, and the total
+  mutable std::vector<std::atomic<bool>> verified_;  ///< by record
+  mutable std::vector<std::atomic<bool>>
+      resident_;  ///< records found in memory by will_read(), until they are read
 };
 
 }  // namespace starling

@@ -1,11 +1,8 @@
 #include "apps/data/tokens/prepare_tokens.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -17,6 +14,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/safetensors.h"
 #include "core/text.h"
 
 namespace starling {
@@ -48,12 +46,6 @@ std::int64_t bytes_of_files(const std::vector<std::string>& files) {
     bytes += static_cast<std::int64_t>(file.bytes());
   }
   return bytes;
-}
-
-void write_whole(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
 }
 
 std::string checksum_of_file(const std::string& path) {
@@ -122,18 +114,20 @@ TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& wa
   train.commit();
   meta.tokenizer = tokenizer->text() == "bytes" ? "bytes" : "tokenizer.json";
   if (meta.tokenizer != "bytes") {
-    write_whole(path("tokenizer.json"), tokenizer->huggingface());
+    const std::string text = tokenizer->huggingface();
+    write_file_atomically(path("tokenizer.json"), text.data(), text.size());
     names.push_back(meta.tokenizer);
   }
   for (const std::string& name : names) meta.checksums[name] = checksum_of_file(path(name.c_str()));
-  write_whole(path("meta.json"), meta.text());
+  const std::string told = meta.text();
+  write_file_atomically(path("meta.json"), told.data(), told.size());
   return report;
 }
 
 bool has_tokens(const std::string& folder) { return file_exists(folder + "/train.bin"); }
 
-TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
-  TokensCheck report;
+CheckReport check_tokens(const std::string& folder, const PrepareWatch& watch) {
+  CheckReport report;
   const auto meta = TokenMeta::find(folder);
   if (!meta)
     fail(ExitCode::kUsage, "check",
@@ -181,7 +175,7 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
         fail(ExitCode::kUsage, "check", {.file = path}, "has {} tokens, meta.json says {}",
              file.tokens().count, count);
       file.check(meta->vocab, count, "meta.json");
-      report.tokens += count;
+      report.records += count;
       done += static_cast<std::int64_t>(file.map().bytes().size());
     });
     if (watch.goes_on) watch.goes_on(megabytes(done));
@@ -190,7 +184,7 @@ TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch) {
   return report;
 }
 
-TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWatch& watch) {
+TokensReport train_tokenizer(const TokenizerOptions& options, const PrepareWatch& watch) {
   const std::int64_t least = 256 + static_cast<std::int64_t>(options.special.size());
   if (options.vocab < least)
     fail(ExitCode::kUsage, "prepare",

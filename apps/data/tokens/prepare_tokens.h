@@ -29,14 +29,10 @@ struct TokensReport {
 /// and warnings about invalid UTF-8.
 TokensReport prepare_tokens(const TokensOptions& options, const PrepareWatch& watch);
 
-struct TokensCheck {
-  std::int64_t tokens = 0, faults = 0;
-  bool stopped = false;
-};
 /// Whether a folder has token files written by starling-prepare.
 bool has_tokens(const std::string& folder);
-/// Compares the files with meta.json; watch.bad is called for each mismatch.
-TokensCheck check_tokens(const std::string& folder, const PrepareWatch& watch);
+/// Compares the files with meta.json; watch.bad is called for each mismatch. Records are tokens.
+CheckReport check_tokens(const std::string& folder, const PrepareWatch& watch);
 
 /// Settings of `starling-prepare tokenizer`.
 struct TokenizerOptions {
@@ -46,11 +42,8 @@ struct TokenizerOptions {
   std::vector<std::string> special = {};
   int threads = 1;
 };
-struct TokenizerReport {
-  std::int64_t vocab = 0;
-  bool stopped = false;
-};
-/// Trains a tokenizer on the texts and writes it. `watch` gets progress in tokens.
-TokenizerReport train_tokenizer(const TokenizerOptions& options, const PrepareWatch& watch);
+/// Trains a tokenizer on the texts and writes it. `watch` gets progress in tokens; reports the
+/// vocabulary.
+TokensReport train_tokenizer(const TokenizerOptions& options, const PrepareWatch& watch);
 
 }  // namespace starling
