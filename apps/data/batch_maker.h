@@ -4,13 +4,22 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <utility>
+#include <string>
 #include <vector>
 
-#include "apps/data/loader.h"
+#include "apps/data/augment.h"
+#include "apps/data/dataset.h"
 #include "apps/data/workers.h"
+#include "core/backend.h"
 
 namespace starling {
+
+/// With mixing (mixup, cutmix) an image has several classes: the tensor of class indices is
+/// replaced by one of class shares.
+struct SoftTarget {
+  std::string tensor;        ///< int32 scalar of each sample; empty: there is none
+  std::int64_t classes = 0;  ///< the replacement is fp32 [classes]
+};
 
 /// Settings of a BatchMaker, which is not thread-safe. `dtype`: of images. `fixed_place`: on
 /// devices the batches of all slots use the same addresses, one at a time.

@@ -54,21 +54,6 @@ class ImageMaker final : public BatchMaker {
   using enum ImageCollate::Part;
 
  public:
-  ImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
-      : ImageMaker(dataset, settings, backend, tensors_of(dataset, settings)) {}
-
-  void make(Slot& slot) const override {
-    if (on_host_) return;
-    const RawBatch& from = raw(slot);
-    if (pool_)
-      backend_.resize_pictures({.x = from.more[kPool], .parts = from.more[kCuts], .y = resized_});
-    for (std::size_t t = 0; t < from.tensors.size(); ++t) {
-      Work work = work_on(from, t, change_buffers_);
-      run(backend_, work, slot.batch.tensors[t].tensor);
-    }
-  }
-
- private:
   ImageMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
              const SampleTensors& of)
       : BatchMaker(dataset, settings, backend, of.read, of.made),
@@ -109,6 +94,18 @@ class ImageMaker final : public BatchMaker {
     }
   }
 
+  void make(Slot& slot) const override {
+    if (on_host_) return;
+    const RawBatch& from = raw(slot);
+    if (pool_)
+      backend_.resize_pictures({.x = from.more[kPool], .parts = from.more[kCuts], .y = resized_});
+    for (std::size_t t = 0; t < from.tensors.size(); ++t) {
+      Work work = work_on(from, t, change_buffers_);
+      run(backend_, work, slot.batch.tensors[t].tensor);
+    }
+  }
+
+ private:
   /// Memory that change_pixels() needs in addition to its input.
   struct ChangeBuffers {
     Tensor y, scratch;
@@ -345,7 +342,7 @@ std::unique_ptr<BatchMaker> ImageCollate::maker(const Dataset& dataset,
          "data.augment erases {} rectangles of an image; allowed: at most {}",
          settings.erased.size(), AugmentImages().values.size());
   }
-  return std::make_unique<ImageMaker>(dataset, settings, backend);
+  return std::make_unique<ImageMaker>(dataset, settings, backend, tensors_of(dataset, settings));
 }
 
 void ImageCollate::describe(const DatasetInfo& data, ModelDescription& description) const {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -37,10 +36,6 @@ constexpr std::chrono::seconds kUploadLimit{600};
 constexpr std::chrono::microseconds kUploadPoll{100};
 /// First warning about a late batch; the interval doubles after each.
 constexpr std::chrono::seconds kLateWarning{10};
-
-std::shared_ptr<const Sampler> sampler_of(const LoaderSettings& settings) {
-  return settings.sampler ? settings.sampler : make_shuffle_sampler();
-}
 
 /// Error(kUsage) if this rank and another have a sample in common among their first `count`.
 void check_disjoint(std::span<const std::int64_t> own, std::span<const std::int64_t> others,
@@ -159,7 +154,8 @@ struct Loader::State {
 
   /// The samples of an epoch in order, of all members; sets `draws` and `loss_shares`.
   std::vector<std::int64_t> make_order(std::int64_t epoch) {
-    const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
+    const std::shared_ptr<const Sampler> sampler =
+        settings.sampler ? settings.sampler : make_shuffle_sampler();
     const bool partitioned = !shares.empty();
     std::vector<std::int64_t> remaining;  // if other ranks began the epoch
     const auto inputs_of_rank = [&](int rank) {
@@ -400,106 +396,70 @@ class ViewAugmenter final : public Augmenter {
 
 }  // namespace
 
-struct EvaluationLoader::State {
-  std::unique_ptr<BatchMaker> maker;
-  BatchMaker::Slot slot;
-  const Dataset* dataset = nullptr;
-  Dataset::Split split = Dataset::Split::kTest;
-  std::vector<std::int64_t> samples;  ///< of this rank
-  /// The current batch is the `count` samples before `position`.
-  std::int64_t batch_size = 1, position = 0, count = 0;
-  std::int64_t left_out = 0;
-  std::vector<TestView> views;
-  std::vector<Augmenters> augmenters;  ///< by view
-  Batch batch;
-
-  const Batch& make(std::size_t view) {
-    maker->release(slot);
-    // Waits for the previous batch's upload only, not for the computation on it
-    maker->wait_until_writable(slot);
-    maker->fill(slot, {samples.data() + position - count, static_cast<std::size_t>(count)},
-                image_change(augmenters[view], 0, 0));
-    maker->send(slot);
-    maker->make(slot);
-    batch = slot.batch;
-    if (count < batch_size) {
-      for (Batch::Named& named : batch.tensors) {
-        named.tensor =
-            named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
-      }
-    }
-    return batch;
-  }
-};
-
 EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank,
                                    int ranks, Backend& backend, DType dtype, int threads,
                                    std::vector<TestView> views, Dataset::Split split)
-    : state_(std::make_unique<State>()) {
+    : dataset_(dataset),
+      split_(split),
+      views_(views.empty() ? std::vector<TestView>{TestView{}} : std::move(views)) {
   require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader",
           "rank {} of {} with batch size {}", rank, ranks, batch_size);
-  state_->dataset = &dataset;
-  state_->split = split;
   const DatasetInfo info = dataset.info();
   const bool of_training = split == Dataset::Split::kTrain;
   for (std::int64_t i = rank; i < (of_training ? info.train_samples : info.test_samples);
        i += ranks)
-    state_->samples.push_back(i);
+    samples_.push_back(i);
   const std::optional<Shape>& tested = images_of(info).test_image;
-  const auto own = static_cast<std::int64_t>(state_->samples.size());
-  state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
-  state_->maker = make_batch_maker(dataset,
-                                   {.batch_size = state_->batch_size,
-                                    .steps = views.size() > 1 ? 1 : 0,
-                                    .dtype = dtype,
-                                    .side = of_training && tested ? (*tested)[0] : 0,
-                                    .split = split,
-                                    .threads = threads},
-                                   backend);
-  state_->slot = state_->maker->make_slot();
-  state_->views = views.empty() ? std::vector<TestView>{TestView{}} : std::move(views);
-  for (const TestView& view : state_->views) {
-    Augmenters& augmenters = state_->augmenters.emplace_back();
+  batch_size_ = std::max<std::int64_t>(1, std::min<std::int64_t>(batch_size, std::ssize(samples_)));
+  maker_ = make_batch_maker(dataset,
+                            {.batch_size = batch_size_,
+                             .steps = views_.size() > 1 ? 1 : 0,
+                             .dtype = dtype,
+                             .side = of_training && tested ? (*tested)[0] : 0,
+                             .split = split,
+                             .threads = threads},
+                            backend);
+  slot_ = maker_->make_slot();
+  for (const TestView& view : views_) {
+    Augmenters& augmenters = augmenters_.emplace_back();
     if (view.down != 0 || view.right != 0 || view.mirrored)
       augmenters.push_back(std::make_shared<ViewAugmenter>(view));
   }
 }
 
-EvaluationLoader::~EvaluationLoader() = default;
-
 const Batch* EvaluationLoader::next() {
-  State& state = *state_;
-  while (const std::int64_t left =
-             static_cast<std::int64_t>(state.samples.size()) - state.position) {
-    state.count = std::min(left, state.batch_size);
-    state.position += state.count;
-    const Batch& batch = state.make(0);
-    const auto end = state.samples.begin() + state.position;
-    const auto good = std::remove_if(end - state.count, end, [&](std::int64_t sample) {
-      return state.split == Dataset::Split::kTest && state.dataset->left_out(sample);
+  while (const std::int64_t left = std::ssize(samples_) - position_) {
+    count_ = std::min(left, batch_size_);
+    position_ += count_;
+    const Batch& batch = shown(0);
+    const auto end = samples_.begin() + position_;
+    const auto good = std::remove_if(end - count_, end, [&](std::int64_t sample) {
+      return split_ == Dataset::Split::kTest && dataset_.left_out(sample);
     });
     if (good == end) return &batch;
-    state.left_out += end - good;
-    state.samples.erase(good, end);
-    state.position -= state.count;  // repeat the batch without the left-out samples
+    left_out_ += end - good;
+    samples_.erase(good, end);
+    position_ -= count_;  // repeat the batch without the left-out samples
   }
-  state.position = 0;
+  position_ = 0;
   return nullptr;
 }
 
-std::int64_t EvaluationLoader::left_out() const { return state_->left_out; }
-
-std::span<const std::int64_t> EvaluationLoader::samples() const {
-  return {state_->samples.data() + state_->position - state_->count,
-          static_cast<std::size_t>(state_->count)};
-}
-
-const std::vector<TestView>& EvaluationLoader::views() const { return state_->views; }
-
 const Batch& EvaluationLoader::shown(std::size_t view) {
-  require(state_->count > 0 && view < state_->views.size(), "loader", "view {} of {} was asked for",
-          view, state_->views.size());
-  return state_->make(view);
+  require(count_ > 0 && view < views_.size(), "loader", "view {} of {} was asked for", view,
+          views_.size());
+  maker_->release(slot_);
+  // Waits for the previous batch's upload only, not for the computation on it
+  maker_->wait_until_writable(slot_);
+  maker_->fill(slot_, samples(), image_change(augmenters_[view], 0, 0));
+  maker_->send(slot_);
+  maker_->make(slot_);
+  batch_ = slot_.batch;
+  if (count_ < batch_size_) {
+    for (Batch::Named& named : batch_.tensors)
+      named.tensor = named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count_));
+  }
+  return batch_;
 }
 
 }  // namespace starling

@@ -3,25 +3,15 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "apps/data/augment.h"
-#include "apps/data/dataset.h"
+#include "apps/data/batch_maker.h"
 #include "apps/data/sampler.h"
 #include "apps/inference/test_views.h"
-#include "core/backend.h"
 
 namespace starling {
 
 class LossShares;
-
-/// With mixing (mixup, cutmix) an image has several classes: the tensor of class indices is
-/// replaced by one of class shares.
-struct SoftTarget {
-  std::string tensor;        ///< int32 scalar of each sample; empty: there is none
-  std::int64_t classes = 0;  ///< the replacement is fp32 [classes]
-};
 
 /// How training samples become batches. semantics.md, section 9, defines their order.
 struct LoaderSettings {
@@ -90,18 +80,29 @@ class EvaluationLoader {
   EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks,
                    Backend& backend, DType dtype, int threads = 1, std::vector<TestView> views = {},
                    Dataset::Split split = Dataset::Split::kTest);
-  ~EvaluationLoader();
   /// The next batch in its first view; null at the end, after which it starts over.
   const Batch* next();
-  const std::vector<TestView>& views() const;     ///< at least one
-  std::int64_t left_out() const;                  ///< samples skipped so far by this rank
-  std::span<const std::int64_t> samples() const;  ///< indices of the current batch's samples
+  const std::vector<TestView>& views() const { return views_; }  ///< at least one
+  std::int64_t left_out() const { return left_out_; }  ///< samples skipped so far by this rank
+  /// Indices of the current batch's samples.
+  std::span<const std::int64_t> samples() const {
+    return {samples_.data() + position_ - count_, static_cast<std::size_t>(count_)};
+  }
   /// The current batch in another view, which replaces the one returned before.
   const Batch& shown(std::size_t view);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  const Dataset& dataset_;
+  Dataset::Split split_;
+  std::vector<std::int64_t> samples_;  ///< of this rank
+  /// The current batch is the `count_` samples before `position_`.
+  std::int64_t batch_size_ = 1, position_ = 0, count_ = 0;
+  std::int64_t left_out_ = 0;
+  std::vector<TestView> views_;
+  std::vector<Augmenters> augmenters_;  ///< by view
+  std::unique_ptr<BatchMaker> maker_;
+  BatchMaker::Slot slot_;
+  Batch batch_;
 };
 
 }  // namespace starling
