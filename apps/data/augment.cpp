@@ -1,7 +1,5 @@
 #include "apps/data/augment.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>

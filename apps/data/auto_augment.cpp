@@ -1,7 +1,6 @@
 // RandAugment (Cubuk et al. 2019) and TrivialAugmentWide (Müller and Hutter 2021): operations drawn
 // at random from a list of 14. The list, ranges, 31 magnitudes, nearest-pixel sampling and zero
 // fill are torchvision's.
-#include <array>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,5 @@
 #include "apps/data/builtin.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace starling {

@@ -58,9 +58,6 @@ class CachedDataset final : public Dataset {
   std::vector<std::int64_t> bad_samples() const override { return inner_->bad_samples(); }
   bool countable() const override { return inner_->countable(); }
   void use_test_share(const TestShare& share) override { inner_->use_test_share(share); }
-  void use_model(const SafetensorsFile& file, const std::string& source) override {
-    inner_->use_model(file, source);
-  }
   bool left_out(std::int64_t test_sample) const override { return inner_->left_out(test_sample); }
 
   /// Allocates the memory, once, after open() and before any read(); until then nothing is cached.

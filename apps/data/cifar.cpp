@@ -1,11 +1,8 @@
 // The official binary files of CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning Multiple Layers of
 // Features from Tiny Images", 2009; www.cs.toronto.edu/~kriz/cifar.html): records of one label byte
 // (two for CIFAR-100: coarse, fine) and 3 planes of 32×32 bytes.
-#include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -10,10 +10,12 @@
 namespace starling {
 namespace {
 
+constexpr std::array kSteps{pixel_steps::brightness, pixel_steps::contrast, pixel_steps::saturation,
+                            pixel_steps::hue};
+
 class ColorJitter final : public Augmenter {
  public:
-  ColorJitter(NumberRange brightness, NumberRange contrast, NumberRange saturation, NumberRange hue)
-      : ranges_{brightness, contrast, saturation, hue} {}
+  explicit ColorJitter(const std::array<NumberRange, 4>& ranges) : ranges_(ranges) {}
 
   std::int64_t steps(bool) const override { return 1 + static_cast<std::int64_t>(ranges_.size()); }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
@@ -29,17 +31,12 @@ class ColorJitter final : public Augmenter {
       const double neutral = i == 3 ? 0.0 : 1.0;
       if (ranges_[i].least == neutral && ranges_[i].most == neutral) continue;
       const double value = random_between(ranges_[i].least, ranges_[i].most, numbers.v[i]);
-      switch (i) {
-        case 0: image.change(pixel_steps::brightness(value)); break;
-        case 1: image.change(pixel_steps::contrast(value)); break;
-        case 2: image.change(pixel_steps::saturation(value)); break;
-        default: image.change(pixel_steps::hue(value)); break;
-      }
+      image.change(kSteps[i](value));
     }
   }
 
  private:
-  std::array<NumberRange, 4> ranges_;
+  std::array<NumberRange, 4> ranges_;  ///< of the numbers that kSteps take
 };
 
 /// A number x means the range [max(0, 1 - x), 1 + x], or [-x, x] if `neutral` is 0; a list is the
@@ -76,23 +73,23 @@ std::unique_ptr<Augmenter> make_color_jitter(ConfigSection& section, const Shape
   if (!jitter) return nullptr;
   check_color_channels(section, "color_jitter", image);
   const Range factor = Range::closed(0.0, 100.0);
-  const NumberRange brightness = read_jitter(*jitter, "brightness", 1.0, factor,
-                                             "range of the factor on all values; default 0: none");
-  const NumberRange contrast =
+  // Braces, so that keys are read, and documented, in this order
+  const std::array<NumberRange, 4> ranges{
+      read_jitter(*jitter, "brightness", 1.0, factor,
+                  "range of the factor on all values; default 0: none"),
       read_jitter(*jitter, "contrast", 1.0, factor,
-                  "range of the factor on differences from the mean grey; default 0: none");
-  const NumberRange saturation =
+                  "range of the factor on differences from the mean grey; default 0: none"),
       read_jitter(*jitter, "saturation", 1.0, factor,
-                  "range of the factor on differences from the pixel's grey; default 0: none");
-  const NumberRange hue = read_jitter(*jitter, "hue", 0.0, Range::closed(-0.5, 0.5),
-                                      "range of the hue's rotation in parts of a circle, x "
-                                      "means -x to x; default 0: none");
+                  "range of the factor on differences from the pixel's grey; default 0: none"),
+      read_jitter(*jitter, "hue", 0.0, Range::closed(-0.5, 0.5),
+                  "range of the hue's rotation in parts of a circle, x means -x to x; default 0: "
+                  "none")};
   jitter->finish();
   for (const char* key : {"saturation", "hue"}) {
     if (image[2] == 1 && jitter->has(key))
       jitter->error(key, "is for colours, the images are grey ({}); leave it out", image.text());
   }
-  return std::make_unique<ColorJitter>(brightness, contrast, saturation, hue);
+  return std::make_unique<ColorJitter>(ranges);
 }
 
 }  // namespace

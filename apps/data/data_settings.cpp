@@ -1,7 +1,5 @@
 #include "apps/data/data_settings.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <utility>
 
 #include "core/checksum.h"
 #include "core/error.h"
@@ -32,6 +31,13 @@ double read_val_fraction(ConfigSection& section, bool own_tests, double usual,
     section.error(kKey,
                   "is given beside data.val_path, whose samples are the tests; leave one out");
   return fraction;
+}
+
+DrawnTests own_tests(std::int64_t first, std::int64_t samples) {
+  DrawnTests tests;
+  for (std::int64_t sample = 0; sample < samples; ++sample)
+    (sample < first ? tests.train : tests.test).push_back(sample);
+  return tests;
 }
 
 DrawnTests draw_tests(const TestDraw& draw) {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "apps/data/dataset.h"
@@ -37,6 +36,8 @@ struct DrawnTests {
   std::vector<std::int64_t> train, test;
   TestShare share;
 };
+/// Where tests have their own files: the samples before the number `first` are for training.
+DrawnTests own_tests(std::int64_t first, std::int64_t samples);
 /// Chooses a share of each class as tests, rounded to whole samples; at least one sample remains
 /// for training. Error(kUsage) if no test is chosen.
 DrawnTests draw_tests(const TestDraw& draw);

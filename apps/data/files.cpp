@@ -165,19 +165,18 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   const RegularFile file(path);
   if (!file.fault().empty())
     fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());
-  size_ = static_cast<std::size_t>(file.bytes());
+  const auto size = static_cast<std::size_t>(file.bytes());
   // Map all pages now: samples are read in random order, and a page fault for each page would take
   // longer than processing the image.
   const int flags = MAP_SHARED | (pages == Pages::kAll ? MAP_POPULATE : 0);
-  void* memory =
-      size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, file.descriptor(), 0) : nullptr;
+  void* memory = size > 0 ? ::mmap(nullptr, size, PROT_READ, flags, file.descriptor(), 0) : nullptr;
   if (memory == MAP_FAILED)
-    fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_,
+    fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size,
          std::strerror(errno));
-  data_ = static_cast<const std::uint8_t*>(memory);
-  if (data_) note_mapping(data_, size_, path_);
-  if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
-  if (data_ && pages == Pages::kInOrder) ::madvise(memory, size_, MADV_SEQUENTIAL);
+  data_ = {static_cast<const std::uint8_t*>(memory), Unmap{size}};
+  if (data_) note_mapping(data_.get(), size, path_);
+  if (data_ && pages == Pages::kNamed) ::madvise(memory, size, MADV_RANDOM);
+  if (data_ && pages == Pages::kInOrder) ::madvise(memory, size, MADV_SEQUENTIAL);
   // For files of other owners mincore() reports all pages as resident, to hide what the owner
   // reads.
   struct stat status {};
@@ -190,7 +189,8 @@ bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
   const auto [first, length] = pages_of(begin, count);
   thread_local std::vector<unsigned char> pages;
   pages.resize((length + page_bytes() - 1) / page_bytes());
-  if (::mincore(const_cast<std::uint8_t*>(data_) + first, length, pages.data()) != 0) return false;
+  if (::mincore(const_cast<std::uint8_t*>(data_.get()) + first, length, pages.data()) != 0)
+    return false;
   return std::all_of(pages.begin(), pages.end(),
                      [](unsigned char page) { return (page & 1) != 0; });
 }
@@ -198,14 +198,14 @@ bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
 bool MappedFile::will_read(std::size_t begin, std::size_t count) const {
   if (count == 0 || in_memory(begin, count)) return true;
   const auto [first, length] = pages_of(begin, count);
-  ::madvise(const_cast<std::uint8_t*>(data_) + first, length, MADV_WILLNEED);
+  ::madvise(const_cast<std::uint8_t*>(data_.get()) + first, length, MADV_WILLNEED);
   return false;
 }
 
 void MappedFile::bring(std::size_t begin, std::size_t count) const {
   if (count == 0 || in_memory(begin, count)) return;
   const auto [first, length] = pages_of(begin, count);
-  std::uint8_t* const from = const_cast<std::uint8_t*>(data_) + first;
+  std::uint8_t* const from = const_cast<std::uint8_t*>(data_.get()) + first;
   ::madvise(from, length, MADV_WILLNEED);  // one call instead of a fault per page
 #ifdef MADV_POPULATE_READ
   while (::madvise(from, length, MADV_POPULATE_READ) != 0) {
@@ -218,24 +218,9 @@ void MappedFile::bring(std::size_t begin, std::size_t count) const {
 #endif
 }
 
-MappedFile::~MappedFile() {
-  if (!data_) return;
-  forget_mapping(data_);
-  ::munmap(const_cast<std::uint8_t*>(data_), size_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      knows_residency_(other.knows_residency_) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  std::swap(knows_residency_, other.knows_residency_);
-  return *this;
+void MappedFile::Unmap::operator()(const std::uint8_t* data) const {
+  forget_mapping(data);
+  ::munmap(const_cast<std::uint8_t*>(data), bytes);
 }
 
 PackedFile::PackedFile(std::string path) : path_(std::move(path)) {

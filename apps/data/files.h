@@ -4,12 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "core/operations/accesses.h"
 
 namespace starling {
 
@@ -20,14 +19,9 @@ class MappedFile {
   /// What to prefetch: the whole file, only what will_read() and bring() specify, or sequentially.
   enum class Pages : std::uint8_t { kAll, kNamed, kInOrder };
   explicit MappedFile(const std::string& path, Pages pages = Pages::kAll);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
 
   const std::string& path() const { return path_; }
-  std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
+  std::span<const std::uint8_t> bytes() const { return {data_.get(), data_.get_deleter().bytes}; }
   /// Starts prefetching a part of the file. Returns whether it is already in memory.
   bool will_read(std::size_t begin, std::size_t count) const;
   /// Reads a part into memory. Error(kUsage) on failure, e.g. if another program has truncated the
@@ -36,9 +30,12 @@ class MappedFile {
 
  private:
   bool in_memory(std::size_t begin, std::size_t count) const;
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(const std::uint8_t* data) const;
+  };
   std::string path_;
-  const std::uint8_t* data_ = nullptr;
-  std::size_t size_ = 0;
+  std::unique_ptr<const std::uint8_t, Unmap> data_;
   bool knows_residency_ = false;  ///< whether mincore() reports which pages are in memory
 };
 

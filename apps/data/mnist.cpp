@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstring>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "apps/data/gamma_number.h"
-#include "core/error.h"
 #include "core/random.h"
 
 namespace starling {
@@ -14,23 +13,17 @@ namespace {
 /// proportions.
 constexpr std::uint32_t kTurns = 0xffffffffu;
 
-double uniform_of(const Philox4x32& bits, int half) {
-  return uniform_double(bits.v[2 * half], bits.v[2 * half + 1]);
-}
-
-double log_gamma_of(double alpha, std::uint64_t seed, std::uint32_t rank, std::uint64_t item) {
-  std::uint64_t draw = 0;
-  return log_gamma_number(alpha, [&] {
-    return random_bits(seed, RandomStream::kPartition, rank, (item << 20) | draw++);
-  });
-}
-
 std::vector<double> proportions(double alpha, std::size_t classes, std::uint64_t seed,
                                 std::uint32_t rank) {
   std::vector<double> values(classes);
   // Beyond these bounds the result is the same: one class only, or equal shares.
   const double shape = std::clamp(alpha, 1e-6, 1e9);
-  for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_of(shape, seed, rank, k);
+  for (std::size_t k = 0; k < classes; ++k) {
+    std::uint64_t draw = 0;
+    values[k] = log_gamma_number(shape, [&] {
+      return random_bits(seed, RandomStream::kPartition, rank, std::uint64_t{k} << 20 | draw++);
+    });
+  }
   const double largest = *std::max_element(values.begin(), values.end());
   for (double& value : values) value = std::exp(value - largest);
   return values;
@@ -71,9 +64,8 @@ std::vector<std::vector<std::int64_t>> dirichlet_shares(const Dataset& dataset, 
   for (std::int64_t turn = 0; turn < share; ++turn) {
     for (std::size_t r = 0; r < n; ++r) {
       for (;;) {
-        const double point =
-            uniform_of(random_bits(seed, RandomStream::kPartition, kTurns, draw++), 0) *
-            cumulative[r].back();
+        const Philox4x32 bits = random_bits(seed, RandomStream::kPartition, kTurns, draw++);
+        const double point = uniform_double(bits.v[0], bits.v[1]) * cumulative[r].back();
         const auto k =
             std::min(static_cast<std::size_t>(
                          std::upper_bound(cumulative[r].begin(), cumulative[r].end(), point) -

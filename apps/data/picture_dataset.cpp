@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -286,14 +285,10 @@ PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) con
 /// Chooses the training and test pictures, ascending: those of both folders, or parts of train/;
 /// then applies the limits.
 void PictureDataset::split(const Sources& sources) {
-  const auto all = [](const PictureSource& source) {
-    std::vector<std::int64_t> samples(static_cast<std::size_t>(source.size()));
-    std::iota(samples.begin(), samples.end(), std::int64_t{0});
-    return samples;
-  };
   if (sources.test) {
-    if (sources.train) train_samples_ = all(*sources.train);
-    test_samples_ = all(*sources.test);
+    if (sources.train)
+      train_samples_ = own_tests(sources.train->size(), sources.train->size()).train;
+    test_samples_ = own_tests(0, sources.test->size()).test;
   } else {
     const PictureSource& train = *sources.train;
     DrawnTests drawn =

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <numbers>
 #include <vector>
 

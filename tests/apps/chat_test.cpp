@@ -15,7 +15,7 @@
 
 #include "apps/data/dataset.h"
 #include "apps/data/tokens/chat_files.h"
-#include "apps/data/tokens/rows.h"
+#include "apps/data/tokens/text_dataset.h"
 #include "apps/inference/description.h"
 #include "apps/text/chat.h"
 #include "apps/text/tokenizer.h"

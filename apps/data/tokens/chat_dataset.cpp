@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,7 +16,6 @@
 #include "apps/data/builtin.h"
 #include "apps/data/drawn_tests.h"
 #include "apps/data/tokens/chat_files.h"
-#include "apps/data/tokens/rows.h"
 #include "apps/data/tokens/text_dataset.h"
 #include "apps/data/tokens/texts.h"
 #include "apps/data/workers.h"
@@ -324,10 +322,7 @@ class Chat final : public TextDataset {
            .too_small = fmt::format("{} is no whole one", counted(all, "conversation"))});
       info_.test_share = drawn.share;
     } else {
-      drawn.train.resize(of_path);
-      drawn.test.resize(conversations_.size() - of_path);
-      std::iota(drawn.train.begin(), drawn.train.end(), std::int64_t{0});
-      std::iota(drawn.test.begin(), drawn.test.end(), static_cast<std::int64_t>(of_path));
+      drawn = own_tests(static_cast<std::int64_t>(of_path), all);
     }
     const auto limit = [](std::vector<std::int64_t>& numbers, std::int64_t most) {
       if (most > 0 && most < std::ssize(numbers)) numbers.resize(static_cast<std::size_t>(most));

@@ -25,7 +25,6 @@
 #include "apps/text/tokenizer.h"
 #include "core/checksum.h"
 #include "core/error.h"
-#include "core/file_io.h"
 #include "core/host.h"
 #include "core/log.h"
 #include "core/text.h"
