@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -11,7 +10,6 @@
 #include <set>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "apps/inference/companions.h"
 #include "apps/inference/description.h"
@@ -23,7 +21,6 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/file_io.h"
-#include "core/log.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "kernels/open_backend.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "core/config.h"
@@ -78,11 +79,8 @@ TableColumns columns_of(const SafetensorsFile& file, const std::string& source,
 }
 
 bool is_numbers(const json& value, std::size_t most) {
-  if (!value.is_array() || value.size() > most) return false;
-  for (const json& number : value) {
-    if (!number.is_number()) return false;
-  }
-  return true;
+  return value.is_array() && value.size() <= most &&
+         std::all_of(value.begin(), value.end(), [](const json& one) { return one.is_number(); });
 }
 
 }  // namespace
@@ -97,18 +95,12 @@ std::string name_of_output(const std::vector<std::string>& classes, std::size_t 
 void describe(const ModelDescription& description, SafetensorsFile& file) {
   file.metadata[kConfigMetadata] = description.config;
   file.metadata[kClasses] = json(description.classes).dump();
-  json input{{"shape", json::array()}};
-  for (int axis = 0; axis < description.image.rank(); ++axis)
-    input["shape"].push_back(description.image[axis]);
+  json input{{"shape", description.image.sizes()}};
   if (description.pictures) {
-    const auto channels = static_cast<std::ptrdiff_t>(description.image[2]);
-    json mean = json::array(), deviation = json::array();
-    for (std::ptrdiff_t c = 0; c < channels; ++c) {
-      mean.push_back(description.scale.mean[static_cast<std::size_t>(c)]);
-      deviation.push_back(description.scale.std[static_cast<std::size_t>(c)]);
-    }
-    file.metadata[kNormalize] =
-        json{{"mean", std::move(mean)}, {"std", std::move(deviation)}}.dump();
+    const auto channels = static_cast<std::size_t>(description.image[2]);
+    file.metadata[kNormalize] = json{{"mean", std::span(description.scale.mean).first(channels)},
+                                     {"std", std::span(description.scale.std).first(channels)}}
+                                    .dump();
     input["resize"] = description.resize;
     input["interpolation"] = description.interpolation;
   }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
@@ -333,16 +332,23 @@ json completed(json model) {
   return model;
 }
 
+/// Error(kUsage): a key of config.json and one of section `model` differ. `skips`: what else helps.
+[[noreturn]] void refuse_other(const std::string& file, const std::string& key, const json& value,
+                               const std::string& ours, const json& wanted,
+                               const std::string& skips = {}) {
+  fail(ExitCode::kUsage, "init", {.file = file, .key = key},
+       "is {0}, but model.{1} is {2}; needed: the same, as in --set model.{1}={0}{3}", value.dump(),
+       ours, wanted.dump(), skips);
+}
+
 /// A model that is exported with its own section.
 void check_own_config(const std::string& file, const json& config, const json& model) {
   for (const auto& [key, wanted] : model.items()) {
     const auto found = config.find(key);
     // Tensors' shapes tell of these, and dropout is training's
     const bool free = key == "vocab" || key == "context" || key == "dropout";
-    if (free || found == config.end() || same(*found, wanted)) continue;
-    fail(ExitCode::kUsage, "init", {.file = file, .key = key},
-         "is {}, but model.{} is {}; needed: the same, as in --set model.{}={}", found->dump(), key,
-         wanted.dump(), key, found->dump());
+    if (!free && found != config.end() && !same(*found, wanted))
+      refuse_other(file, key, *found, key, wanted);
   }
 }
 
@@ -434,10 +440,8 @@ void check_hugging_face_config(const std::string& model_file, const json& given,
     const json value = theirs.value(ours, json()), wanted = model.value(ours, json());
     if (same(value, wanted)) return;
     if (std::string_view(ours) == "positions") ours = "context";  // which it is by itself
-    fail(ExitCode::kUsage, "init", {.file = file, .key = name},
-         "is {}, but model.{} is {}; needed: the same, as in --set model.{}={}{}", value.dump(),
-         ours, wanted.dump(), ours, value.dump(),
-         tensor ? fmt::format(", or \"skip\": [\"{}\"] in init", tensor) : "");
+    refuse_other(file, name, value, ours, wanted,
+                 tensor ? fmt::format(", or \"skip\": [\"{}\"] in init", tensor) : "");
   };
   for (const Key& key : architecture->keys) {
     if (key.ours) compare(key.name, key.ours, key.tensor);
@@ -453,8 +457,10 @@ json with_pretrained(json config, const std::string& source) {
       config["model"].value("type", json()) != "pretrained")
     return config;
   const json given = config["model"];
-  const auto refuse = [&](const std::string& key, const std::string& what) {
-    fail(ExitCode::kUsage, "config", {.file = source, .key = key}, "{}", what);
+  const auto refuse = [&]<class... Args>(const std::string& key, fmt::format_string<Args...> format,
+                                         Args&&... args) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = key}, format,
+         std::forward<Args>(args)...);
   };
   if (!given.contains("path") || !given["path"].is_string() ||
       given["path"].get_ref<const std::string&>().empty())
@@ -463,20 +469,20 @@ json with_pretrained(json config, const std::string& source) {
   const std::string file = beside(model_file, "config.json");
   const json theirs = config_beside(model_file);
   if (theirs.is_null())
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "model.path"},
-         "is {}, which has no config.json of Hugging Face's form; needed: one with model_type",
-         given["path"].get<std::string>());
+    refuse("model.path",
+           "is {}, which has no config.json of Hugging Face's form; needed: one with model_type",
+           given["path"].get<std::string>());
   json section = section_beside(model_file);
   for (const auto& [key, value] : given.items()) {
     if (key == "type" || key == "path") continue;
     const bool learned = section["type"] == "gpt2";
     if (key != "context" && !(learned && key == "dropout"))
-      fail(ExitCode::kUsage, "config", {.file = source, .key = "model." + key},
-           "is given beside path, whose {} says what the model is; leave it out", file);
+      refuse("model." + key, "is given beside path, whose {} says what the model is; leave it out",
+             file);
     if (key == "context" && learned && value.is_number() && value > section["positions"])
-      fail(ExitCode::kUsage, "config", {.file = source, .key = "model.context"},
-           "is {}, but the model has learned {} positions ({}: n_positions); allowed: no more",
-           value.dump(), section["positions"].dump(), file);
+      refuse("model.context",
+             "is {}, but the model has learned {} positions ({}: n_positions); allowed: no more",
+             value.dump(), section["positions"].dump(), file);
     section[key] = value;
   }
   config["model"] = std::move(section);
@@ -595,24 +601,18 @@ void make_export_folder(const std::string& destination) {
 
 namespace {
 
-bool is_in(float number, DType type) {
-  return type == DType::kBFloat16 ? static_cast<float>(BFloat16(number)) == number
-                                  : static_cast<float>(Float16(number)) == number;
-}
-
 /// Whether all numbers of a model in fp32 are ones of `type`, bf16 or fp16.
 bool is_in(const SafetensorsFile& file, DType type) {
-  std::vector<std::byte> room;
-  return std::all_of(file.tensors.begin(), file.tensors.end(), [&](const auto& entry) {
-    const std::span<const std::byte> bytes = bytes_of(entry.second, room);
-    if (entry.second.dtype != DType::kFloat32) return false;
-    for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
-      float number = 0.0F;
-      std::memcpy(&number, bytes.data() + at, sizeof number);
-      if (!is_in(number, type)) return false;
-    }
-    return true;
-  });
+  bool all = true;
+  for (const auto& [name, tensor] : file.tensors) {
+    all = all && tensor.dtype == DType::kFloat32;
+    if (all)
+      each_piece(tensor, [&](std::span<const std::byte> bytes) {
+        all = all && std::ranges::equal(bytes, converted(converted(bytes, DType::kFloat32, type),
+                                                         type, DType::kFloat32));
+      });
+  }
+  return all;
 }
 
 /// The same numbers in that type.
@@ -622,16 +622,7 @@ void narrow(SafetensorsFile& file, DType type) {
     tensor = {type, wide->shape, {}};
     tensor.source = [wide, type](std::vector<std::byte>& room) -> std::span<const std::byte> {
       std::vector<std::byte> memory;
-      const std::span<const std::byte> bytes = bytes_of(*wide, memory);
-      room.resize(bytes.size() / 2);
-      for (std::size_t at = 0; at < room.size(); at += 2) {
-        float number = 0.0F;
-        std::memcpy(&number, bytes.data() + 2 * at, sizeof number);
-        const std::uint16_t bits =
-            type == DType::kBFloat16 ? BFloat16(number).bits : Float16(number).bits;
-        std::memcpy(room.data() + at, &bits, sizeof bits);
-      }
-      return room;
+      return room = converted(bytes_of(*wide, memory), DType::kFloat32, type);
     };
   }
 }

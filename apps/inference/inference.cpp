@@ -7,7 +7,6 @@
 #include <numbers>
 #include <numeric>
 #include <optional>
-#include <utility>
 
 #include "apps/inference/description.h"
 #include "apps/inference/generation.h"

@@ -36,17 +36,6 @@ void convert(const std::byte* from, std::byte* to, std::size_t count) {
   }
 }
 
-std::vector<std::byte> converted(std::span<const std::byte> bytes, DType from, DType to) {
-  const std::size_t count = bytes.size() / size_of(from);
-  std::vector<std::byte> result(count * size_of(to));
-  dispatch(from, [&](auto from_value) {
-    dispatch(to, [&](auto to_value) {
-      convert<decltype(from_value), decltype(to_value)>(bytes.data(), result.data(), count);
-    });
-  });
-  return result;
-}
-
 /// What is wrong where a number is finite in the file, but not in the format that it is to have.
 std::string range_fault(std::span<const std::byte> own, DType from, DType to,
                         std::span<const std::byte> bytes) {
@@ -65,6 +54,17 @@ std::string range_fault(std::span<const std::byte> own, DType from, DType to,
 }
 
 }  // namespace
+
+std::vector<std::byte> converted(std::span<const std::byte> bytes, DType from, DType to) {
+  const std::size_t count = bytes.size() / size_of(from);
+  std::vector<std::byte> result(count * size_of(to));
+  dispatch(from, [&](auto from_value) {
+    dispatch(to, [&](auto to_value) {
+      convert<decltype(from_value), decltype(to_value)>(bytes.data(), result.data(), count);
+    });
+  });
+  return result;
+}
 
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout) {
   FileTensor file;

@@ -1,12 +1,18 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/safetensors.h"
 #include "layers/layer.h"
 
 namespace starling {
+
+/// The same numbers in another dtype, rounded where that has fewer digits.
+std::vector<std::byte> converted(std::span<const std::byte> bytes, DType from, DType to);
 
 /// A tensor of the model as a file's tensor: PyTorch's shape, read from its device.
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout);

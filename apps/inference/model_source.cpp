@@ -261,20 +261,21 @@ ModelSource find_model(const std::string& path, int tries) {
 SafetensorsFile read_indexed(const std::string& path,
                              const std::function<bool(const std::string&)>& left_out,
                              Reading reading) {
-  const auto refuse = [&](const std::string& key, const std::string& what) {
-    fail(ExitCode::kUsage, "model file", {.file = path, .key = key}, "{}", what);
+  const auto refuse = [&]<class... Args>(const std::string& tensor,
+                                         fmt::format_string<Args...> format, Args&&... args) {
+    fail(ExitCode::kUsage, "model file", {.file = path, .key = "weight_map" + tensor}, format,
+         std::forward<Args>(args)...);
   };
   const nlohmann::json index = read_json_file(path);
   const nlohmann::json places =
       index.is_object() ? index.value("weight_map", nlohmann::json()) : nlohmann::json();
   if (!places.is_object() || places.empty())
-    refuse("weight_map", "is no object; needed: each tensor's name and its file");
+    refuse("", "is no object; needed: each tensor's name and its file");
   std::map<std::string, std::string> files;  // and the first of its tensors
   for (const auto& [tensor, file] : places.items()) {
     if (!file.is_string() || file.get_ref<const std::string&>().empty() ||
         file.get_ref<const std::string&>().find('/') != std::string::npos)
-      refuse("weight_map." + tensor,
-             fmt::format("is {}; needed: a file beside it", shown(file.dump(), 100)));
+      refuse("." + tensor, "is {}; needed: a file beside it", shown(file.dump(), 100));
     files.emplace(file.get<std::string>(), tensor);
   }
   SafetensorsFile result;
@@ -282,20 +283,18 @@ SafetensorsFile read_indexed(const std::string& path,
   for (const auto& [name, tensor] : files) {
     const std::string file = (fs::path(path).parent_path() / name).string();
     if (std::error_code error; !fs::exists(file, error))
-      refuse("weight_map." + tensor,
-             fmt::format("is {}, which is not there; needed: all files of the model", name));
+      refuse("." + tensor, "is {}, which is not there; needed: all files of the model", name);
     SafetensorsFile part = read_safetensors(
         file, nullptr,
         [&, &name = name](const std::string& own) {
           const auto [it, fresh] = found.emplace(own, name);
           if (!fresh)
-            refuse("weight_map." + own, fmt::format("is {} twice, in {} and {}; needed: once",
-                                                    shown(own, 100), it->second, name));
+            refuse("." + own, "is {} twice, in {} and {}; needed: once", shown(own, 100),
+                   it->second, name);
           const auto place = places.find(own);
           if (place == places.end() || *place != name)
-            refuse("weight_map." + own,
-                   fmt::format("is {}, but {} has that tensor; needed: the file that has it",
-                               place == places.end() ? "missing" : place->dump(), name));
+            refuse("." + own, "is {}, but {} has that tensor; needed: the file that has it",
+                   place == places.end() ? "missing" : place->dump(), name);
           return left_out && left_out(own);
         },
         reading);
@@ -305,9 +304,8 @@ SafetensorsFile read_indexed(const std::string& path,
   }
   for (const auto& [tensor, file] : places.items()) {
     if (!found.contains(tensor))
-      refuse("weight_map." + tensor,
-             fmt::format("is {}, which has no such tensor; needed: the file that has it",
-                         file.get<std::string>()));
+      refuse("." + tensor, "is {}, which has no such tensor; needed: the file that has it",
+             file.get<std::string>());
   }
   result.metadata.erase(kChecksums);  // each file's own
   return result;
