@@ -28,38 +28,30 @@ constexpr std::array<std::pair<const char*, Interpolation>, 3> kFilters{
 
 /// The effect of an EXIF orientation: rows and columns are swapped first, then each is mirrored.
 struct Turn {
-  bool transposed = false, mirror_y = false, mirror_x = false;
+  std::int32_t bits = 0;  ///< CutPicture::turn
+  bool transposed() const { return (bits & CutPicture::kTransposed) != 0; }
+  bool mirror_y() const { return (bits & CutPicture::kMirrorY) != 0; }
+  bool mirror_x() const { return (bits & CutPicture::kMirrorX) != 0; }
 };
 
 Turn turn_of(int orientation) {
-  constexpr std::array<Turn, 9> kTurns{{{},
-                                        {},
-                                        {false, false, true},
-                                        {false, true, true},
-                                        {false, true, false},
-                                        {true, false, false},
-                                        {true, false, true},
-                                        {true, true, true},
-                                        {true, true, false}}};
-  return kTurns[static_cast<std::size_t>(orientation)];
-}
-
-std::int32_t bits_of(const Turn& turn) {
-  return (turn.transposed ? CutPicture::kTransposed : 0) |
-         (turn.mirror_y ? CutPicture::kMirrorY : 0) | (turn.mirror_x ? CutPicture::kMirrorX : 0);
+  constexpr std::int32_t t = CutPicture::kTransposed, y = CutPicture::kMirrorY,
+                         x = CutPicture::kMirrorX;
+  constexpr std::array<std::int32_t, 9> kTurns{0, 0, x, y | x, y, t, t | x, t | y | x, t | y};
+  return {kTurns[static_cast<std::size_t>(orientation)]};
 }
 
 /// Converts a part from displayed to stored coordinates.
 PicturePart stored_part(PicturePart part, const PictureSize& seen, const Turn& turn) {
-  if (turn.mirror_y) {
+  if (turn.mirror_y()) {
     part.top = seen.height - part.top - part.height;
     part.box_top = static_cast<double>(seen.height) - part.box_top - part.box_height;
   }
-  if (turn.mirror_x) {
+  if (turn.mirror_x()) {
     part.left = seen.width - part.left - part.width;
     part.box_left = static_cast<double>(seen.width) - part.box_left - part.box_width;
   }
-  if (turn.transposed) {
+  if (turn.transposed()) {
     std::swap(part.top, part.left);
     std::swap(part.height, part.width);
     std::swap(part.box_top, part.box_left);
@@ -104,19 +96,19 @@ struct ImageSize {
 void write_oriented(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride,
                     const ImageSize& image, std::uint8_t* out) {
   const auto& [height, width, channels] = image;
-  const std::int64_t next = 4 * (turn.transposed ? stride : 1) * (turn.mirror_x ? -1 : 1);
+  const std::int64_t next = 4 * (turn.transposed() ? stride : 1) * (turn.mirror_x() ? -1 : 1);
   for (std::int64_t y = 0; y < height; ++y) {
-    const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y,
-                       from_x = turn.mirror_x ? width - 1 : 0;
+    const std::int64_t from_y = turn.mirror_y() ? height - 1 - y : y,
+                       from_x = turn.mirror_x() ? width - 1 : 0;
     const std::uint8_t* from =
-        pixels + 4 * (turn.transposed ? from_x * stride + from_y : from_y * stride + from_x);
+        pixels + 4 * (turn.transposed() ? from_x * stride + from_y : from_y * stride + from_x);
     write_row(from, next, width, channels, out + y * width * channels);
   }
 }
 
 PictureSize seen_size(const StoredPicture& stored) {
-  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height}
-                                                : PictureSize{stored.height, stored.width};
+  return turn_of(stored.orientation).transposed() ? PictureSize{stored.width, stored.height}
+                                                  : PictureSize{stored.height, stored.width};
 }
 
 /// Which part of a picture becomes an image, in stored coordinates.
@@ -130,8 +122,8 @@ struct Plan {
        const std::string& source, const ImageSize& wanted_image)
       : turn(turned),
         image(wanted_image),
-        rows(turn.transposed ? image.width : image.height),
-        columns(turn.transposed ? image.height : image.width) {
+        rows(turn.transposed() ? image.width : image.height),
+        columns(turn.transposed() ? image.height : image.width) {
     require((image.channels == 1 || image.channels == 3) && image.height > 0 && image.width > 0,
             "picture", "{}×{}×{} was asked for", image.height, image.width, image.channels);
     const PicturePart asked = choose(seen);
@@ -313,7 +305,7 @@ struct PictureDecoder::State {
                   .height = static_cast<std::int32_t>(window.height),
                   .width = static_cast<std::int32_t>(window.width),
                   .interpolation = static_cast<std::int32_t>(settings.interpolation),
-                  .turn = bits_of(plan.turn)};
+                  .turn = plan.turn.bits};
     return true;
   }
   /// Stores the pixels, or if that fails, calls deliver(memory for the resized image).

@@ -234,16 +234,10 @@ class Bpe final : public Tokenizer {
   }
 
   void encode(std::string_view text, std::vector<std::int32_t>& tokens) const override {
-    std::string mended;
-    Borrowed scratch(*this);
-    each_piece(valid(text, mended), [&](Piece piece) { encode(piece, *scratch, tokens); });
+    encode(text, early_, late_, tokens);
   }
   void encode_plain(std::string_view text, std::vector<std::int32_t>& tokens) const override {
-    std::string mended;
-    Borrowed scratch(*this);
-    each_piece(
-        valid(text, mended), [&](Piece piece) { encode(piece, *scratch, tokens); }, early_plain_,
-        late_plain_);
+    encode(text, early_plain_, late_plain_, tokens);
   }
 
   void encode(std::string_view text, const Loop& loop, const Sink& sink) const override {
@@ -272,7 +266,7 @@ class Bpe final : public Tokenizer {
       pieces.clear();
       bytes = 0;
     };
-    each_piece(valid(text, mended), [&](Piece piece) {
+    const auto take = [&](Piece piece) {
       if (piece.text.size() > Division::kLong && !divisions_.empty()) {
         flush();
         return long_piece(piece, loop, sink);
@@ -280,7 +274,8 @@ class Bpe final : public Tokenizer {
       pieces.push_back(piece);
       bytes += piece.bytes();
       if (bytes > kAtOnce) flush();
-    });
+    };
+    each_piece(valid(text, mended), early_, late_, take);
     flush();
   }
 
@@ -334,12 +329,8 @@ class Bpe final : public Tokenizer {
     std::size_t bytes() const { return std::max<std::size_t>(text.size(), 1); }
   };
   template <class Use>
-  void each_piece(std::string_view text, const Use& use) const {
-    each_piece(text, use, early_, late_);
-  }
-  template <class Use>
-  static void each_piece(std::string_view text, const Use& use, const AddedTokens& early,
-                         const AddedTokens& late) {
+  static void each_piece(std::string_view text, const AddedTokens& early, const AddedTokens& late,
+                         const Use& use) {
     const auto token = [&](std::int32_t number) { use(Piece{.token = number}); };
     const auto words = [&](std::string_view piece) {
       use(Piece{.text = piece, .first = piece.data() == text.data()});
@@ -357,6 +348,13 @@ class Bpe final : public Tokenizer {
         (parts_.prefix == Prefix::kFirstUnlessBlank && !piece.first))
       return text;
     return longer = " " + std::string(text);
+  }
+  void encode(std::string_view text, const AddedTokens& early, const AddedTokens& late,
+              std::vector<std::int32_t>& tokens) const {
+    std::string mended;
+    Borrowed scratch(*this);
+    each_piece(valid(text, mended), early, late,
+               [&](Piece piece) { encode(piece, *scratch, tokens); });
   }
   void encode(const Piece& piece, Scratch& scratch, std::vector<std::int32_t>& tokens) const {
     if (piece.token >= 0) return tokens.push_back(piece.token);

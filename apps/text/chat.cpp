@@ -216,14 +216,6 @@ ChatTemplate::ChatTemplate(std::string name, std::shared_ptr<const Tokenizer> to
   }
 }
 
-ChatTokens ChatTemplate::encode(std::span<const ChatMessage> messages) const {
-  return write(messages, false);
-}
-
-std::vector<std::int32_t> ChatTemplate::ask(std::span<const ChatMessage> messages) const {
-  return write(messages, true).tokens;
-}
-
 ChatTokens ChatTemplate::write(std::span<const ChatMessage> messages, bool asks) const {
   ChatTokens result;
   Writer writer(*tokenizer_, result);

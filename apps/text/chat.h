@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -64,9 +63,11 @@ class ChatTemplate {
   ChatTemplate(std::string name, std::shared_ptr<const Tokenizer> tokenizer, std::string_view eos,
                const std::string& key);
   const std::string& name() const { return name_; }
-  ChatTokens encode(std::span<const ChatMessage> messages) const;
+  ChatTokens encode(std::span<const ChatMessage> messages) const { return write(messages, false); }
   /// The same, up to where an assistant's next content begins.
-  std::vector<std::int32_t> ask(std::span<const ChatMessage> messages) const;
+  std::vector<std::int32_t> ask(std::span<const ChatMessage> messages) const {
+    return write(messages, true).tokens;
+  }
   /// The marker behind an assistant's content.
   std::int32_t end() const { return end_; }
 

@@ -141,16 +141,23 @@ class Part {
   std::string source_, key_;
 };
 
+/// Calls use(part) for the parts of a Sequence.
+template <class Use>
+void each_inner(const Part& part, const char* name, const Use& use) {
+  const json& inner = part[name];
+  if (!inner.is_array()) part.wrong(name, "a list");
+  for (std::size_t k = 0; k < inner.size(); ++k)
+    use(Part(inner[k], part.source(), fmt::format("{}[{}]", part.key(name), k)));
+}
+
 /// One step of `pre_tokenizer`. Words are divided by it, or they get letters for bytes.
 void read_division(const Part& part, BpeParts& parts, bool& letters, int depth) {
   const std::string type = part.text("type");
   if (letters) part.wrong("type", "nothing after ByteLevel");
   if (type == "Sequence") {
-    const json& inner = part["pretokenizers"];
-    if (!inner.is_array() || depth > 4) part.wrong("pretokenizers", "a list");
-    for (std::size_t k = 0; k < inner.size(); ++k)
-      read_division({inner[k], part.source(), fmt::format("{}[{}]", part.key("pretokenizers"), k)},
-                    parts, letters, depth + 1);
+    if (depth > 4) part.wrong("pretokenizers", "a list");
+    each_inner(part, "pretokenizers",
+               [&](const Part& inner) { read_division(inner, parts, letters, depth + 1); });
   } else if (type == "ByteLevel") {
     letters = true;
     if (part.flag("add_prefix_space", true)) {
@@ -279,11 +286,8 @@ void read_beside(const std::string& folder, Numbers numbers, BpeParts& parts) {
 void read_normalizer(const Part& part, bool characters, BpeParts& parts, bool& marks) {
   const std::string type = part.text("type");
   if (type == "Sequence") {
-    const json& inner = part["normalizers"];
-    if (!inner.is_array()) part.wrong("normalizers", "a list");
-    for (std::size_t k = 0; k < inner.size(); ++k)
-      read_normalizer({inner[k], part.source(), fmt::format("{}[{}]", part.key("normalizers"), k)},
-                      characters, parts, marks);
+    each_inner(part, "normalizers",
+               [&](const Part& inner) { read_normalizer(inner, characters, parts, marks); });
   } else if (type == "NFC" && !characters) {
     parts.composed = true;
   } else if (type == "Prepend" && characters && !marks) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
-#include <optional>
 #include <utility>
 
 #include "apps/text/unicode.h"

@@ -4,13 +4,14 @@
 #include <array>
 #include <cstddef>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/text.h"
 
 namespace starling::unicode {
 namespace {
+
+constexpr std::uint8_t kUnassigned = kCategories - 1;  // Cn
 
 /// Kinds by blocks of code points, with equal blocks shared.
 struct Kinds {
@@ -28,13 +29,10 @@ struct Kinds {
         count = 10 * count + static_cast<std::uint32_t>(*at - '0');
       all.insert(all.end(), std::max(count, 1u), static_cast<std::uint8_t>(category));
     }
-    all.resize(kCodePoints, static_cast<std::uint8_t>(Category::kCn));
+    all.resize(kCodePoints, kUnassigned);
     for (const std::uint32_t code : {0x9, 0xa, 0xb, 0xc, 0xd, 0x85}) all[code] |= kWhiteSpace;
-    for (std::uint8_t& kind : all) {
-      const auto category = static_cast<Category>(kind & ~kWhiteSpace);
-      if (category == Category::kZs || category == Category::kZl || category == Category::kZp)
-        kind |= kWhiteSpace;
-    }
+    for (std::uint8_t& kind : all)  // Zs, Zl and Zp
+      if (kCategoryNames[2 * (kind & ~kWhiteSpace)] == 'Z') kind |= kWhiteSpace;
     for (std::uint32_t code = 0; code < kCodePoints; code += kBlock) {
       const auto begin = all.begin() + code;
       std::size_t at = 0;
@@ -49,6 +47,7 @@ struct Kinds {
 
 // Normal form C. A text is decomposed where a character is that may change, and composed again with
 // the one before.
+
 // Syllables of Hangul are composed by arithmetic (Unicode Standard, 3.12)
 constexpr std::uint32_t kSyllables = 0xac00, kLeads = 0x1100, kVowels = 0x1161, kTrails = 0x11a7,
                         kLeadCount = 19, kVowelCount = 21, kTrailCount = 28;
@@ -175,7 +174,7 @@ struct Forms {
 
 std::uint8_t kind_of(std::uint32_t code) {
   static const Kinds table;
-  if (code >= kCodePoints) return static_cast<std::uint8_t>(Category::kCn);
+  if (code >= kCodePoints) return kUnassigned;
   return table.kinds[table.block[code / Kinds::kBlock] * Kinds::kBlock + code % Kinds::kBlock];
 }
 

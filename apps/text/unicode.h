@@ -7,14 +7,8 @@
 
 namespace starling::unicode {
 
-/// General categories (Unicode Standard, 4.5), in the order of kCategoryRuns' letters.
-// clang-format off
-enum class Category : std::uint8_t {
-  kLu, kLl, kLt, kLm, kLo, kMn, kMc, kMe, kNd, kNl, kNo, kPc, kPd, kPs, kPe,
-  kPi, kPf, kPo, kSm, kSc, kSk, kSo, kZs, kZl, kZp, kCc, kCf, kCs, kCo, kCn
-};
-// clang-format on
 constexpr int kCategories = 30;
+/// General categories (Unicode Standard, 4.5), in the order of kCategoryRuns' letters.
 constexpr std::string_view kCategoryNames =
     "LuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCoCn";
 constexpr std::uint32_t kCodePoints = 0x110000;

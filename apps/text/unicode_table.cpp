@@ -3,8 +3,8 @@
 
 namespace starling::unicode {
 
-// A letter for the category, in the order of Category, and how many code points of it follow one
-// another, if it is more than one.
+// A letter for the category, in the order of kCategoryNames, and how many code points of it follow
+// one another, if it is more than one.
 // clang-format off
 const char* const kCategoryRuns =
     "Z32WR3TR3NORSRMR2I10R2S3R2A26NROULUB26NSOSZ33WRT4VRUVEPSaVUVSK2UBR2UKEQK3RA23SA7B24SB8ABABAB"
