@@ -30,6 +30,12 @@ void check_class_numbers(const TensorInfo& tensor, Dataset::Split split, std::in
   }
 }
 
+/// The prefix of a slot's memory that fill() has written.
+Tensor filled(const BatchMaker::Slot& slot, const Tensor& all) {
+  return slot.bytes == all.bytes() ? all
+                                   : all.slice(0, Shape{static_cast<std::int64_t>(slot.bytes)});
+}
+
 }  // namespace
 
 BatchMaker::BatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend,
@@ -64,7 +70,7 @@ void BatchMaker::fill(Slot& slot, std::span<const std::int64_t> samples,
         check_class_numbers(read_[t], split_, samples[i], places[t]);
     }
   };
-  workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
+  workers_.run(std::ssize(samples), [&](std::int64_t item, int worker) {
     const auto i = static_cast<std::size_t>(item);
     named(
         "data", [&] { return sample_text(split_, samples[i]); }, [&] { read_one(i, worker); });
@@ -73,7 +79,7 @@ void BatchMaker::fill(Slot& slot, std::span<const std::int64_t> samples,
   for (std::size_t i = 0; loss_share_ && i < samples.size(); ++i)
     std::memcpy(memory(slot, made_.size() - 1) + i * sizeof slot.share, &slot.share,
                 sizeof slot.share);
-  slot.batch.samples = static_cast<std::int64_t>(samples.size());
+  slot.batch.samples = std::ssize(samples);
 }
 
 BatchMaker::Slot BatchMaker::make_slot() {
@@ -99,16 +105,6 @@ BatchMaker::Slot BatchMaker::make_slot() {
 void BatchMaker::wait_until_writable(const Slot& slot) const {
   if (!writable(slot)) backend_.synchronize(slot.arrived);
 }
-
-namespace {
-
-/// The prefix of a slot's memory that fill() has written.
-Tensor filled(const BatchMaker::Slot& slot, const Tensor& all) {
-  return slot.bytes == all.bytes() ? all
-                                   : all.slice(0, Shape{static_cast<std::int64_t>(slot.bytes)});
-}
-
-}  // namespace
 
 void BatchMaker::upload(Slot& slot) const {
   if (on_host_ || slot.uploaded) return;

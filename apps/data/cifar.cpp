@@ -104,7 +104,7 @@ class Cifar final : public BuiltinDataset {
     };
     read(variant_.train_files, train);
     read(variant_.test_files, test);
-    set_samples(static_cast<std::int64_t>(train.size()), static_cast<std::int64_t>(test.size()));
+    set_samples(std::ssize(train), std::ssize(test));
     files_ = std::move(files);
     train_ = std::move(train);
     test_ = std::move(test);

@@ -17,7 +17,7 @@ class ColorJitter final : public Augmenter {
  public:
   explicit ColorJitter(const std::array<NumberRange, 4>& ranges) : ranges_(ranges) {}
 
-  std::int64_t steps(bool) const override { return 1 + static_cast<std::int64_t>(ranges_.size()); }
+  std::int64_t steps(bool) const override { return 1 + std::ssize(ranges_); }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
     const Philox4x32 numbers = random.draw(kColorJitterDraw),

@@ -136,7 +136,7 @@ TableColumns find_columns(CsvFile& file, const TableKeys& keys, std::string& con
     const Seen& column = seen[c];
     ++taken;
     if (categories[c] || (column.texts > 0 && column.numbers == 0 && !column.as_number)) {
-      if (static_cast<std::int64_t>(column.values.size()) > keys.max_categories)
+      if (std::ssize(column.values) > keys.max_categories)
         fail(ExitCode::kUsage, "data", {.file = file.name()},
              "column {} has {} different texts in {} rows, and each would be an input; leave it "
              "out by data.ignore, or raise data.max_categories ({})",
@@ -316,7 +316,7 @@ class CsvRows final : public Dataset {
     }
     info_.tensors = {{"features", Shape{static_cast<std::int64_t>(columns_.inputs())}}};
     if (classes) {
-      info_.classes = static_cast<std::int64_t>(info_.class_names.size());
+      info_.classes = std::ssize(info_.class_names);
       info_.tensors.push_back({"label", Shape{}, DType::kInt32, info_.classes});
     } else {
       info_.tensors.push_back({"target", Shape{1}});
@@ -467,7 +467,7 @@ class CsvRows final : public Dataset {
         given_share_ && given_share_->by.empty() ? lines_ : values_;
     DrawnTests drawn;
     if (val_fraction_ > 0.0) {
-      drawn = draw_tests({.samples = static_cast<std::int64_t>(lines_.size()),
+      drawn = draw_tests({.samples = std::ssize(lines_),
                           .classes = classes ? info_.classes : 1,
                           .label = [&](std::int64_t row) { return classes ? labels_[at(row)] : 0; },
                           .name = [&](std::int64_t row) { return names[at(row)]; },
@@ -486,10 +486,10 @@ class CsvRows final : public Dataset {
     }
     train_ = std::move(drawn.train);
     test_ = std::move(drawn.test);
-    info_.train_samples = static_cast<std::int64_t>(train_.size());
-    info_.test_samples = static_cast<std::int64_t>(test_.size());
+    info_.train_samples = std::ssize(train_);
+    info_.test_samples = std::ssize(test_);
     if (!val_path_.empty()) log_tests();
-    const auto columns = static_cast<std::int64_t>(columns_.columns().size());
+    const auto columns = std::ssize(columns_.columns());
     info_.contents =
         fmt::format("rows: {} for training + {} for tests{}, {} and {}\n{}", train_.size(),
                     test_.size(), val_path_.empty() ? "" : ", all of " + val_path_,

@@ -53,7 +53,7 @@ DrawnTests draw_tests(const TestDraw& draw) {
   }
   for (std::size_t label = 0; label < most.size() && !draw.kept; ++label) {
     std::vector<std::uint64_t>& sorted = of_class[label];
-    const auto all = static_cast<std::int64_t>(sorted.size());
+    const auto all = std::ssize(sorted);
     // At least one sample of each class remains for training.
     const auto aside =
         std::min<std::int64_t>(std::llround(static_cast<double>(all) * draw.fraction), all - 1);
@@ -68,7 +68,7 @@ DrawnTests draw_tests(const TestDraw& draw) {
     if (test) digest += own;
     (test ? drawn.test : drawn.train).push_back(sample);
   }
-  const auto tests = static_cast<std::int64_t>(drawn.test.size());
+  const auto tests = std::ssize(drawn.test);
   if (tests == 0 && draw.kept)
     fail(ExitCode::kUsage, "data",
          "{}: {} has none of the {}s that the model file keeps for tests; to test all of it: "

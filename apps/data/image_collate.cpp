@@ -147,7 +147,7 @@ class ImageMaker final : public BatchMaker {
   }
 
   std::vector<Part> parts(std::int64_t images) const override {
-    const auto erased = static_cast<std::int64_t>(erased_.size());
+    const auto erased = std::ssize(erased_);
     return {{Shape{images, 3}},
             {Shape{images, erased, 4}, DType::kInt32, erased > 0},
             {Shape{5}, DType::kInt32, mix_},

@@ -102,7 +102,7 @@ class LoadBalancedSampler final : public Sampler {
   /// cost; ties in the epoch's order.
   std::vector<std::int64_t> by_cost(const EpochInputs& inputs) const {
     std::vector<std::int64_t> order = epoch_order(inputs);
-    const auto samples = static_cast<std::int64_t>(order.size());
+    const auto samples = std::ssize(order);
     order.resize(static_cast<std::size_t>(samples / inputs.ranks / inputs.batch_size *
                                           inputs.batch_size * inputs.ranks));
     const auto [least, most] = std::minmax_element(cost_.begin(), cost_.end());

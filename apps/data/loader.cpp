@@ -57,6 +57,18 @@ struct Position {
   friend bool operator==(const Position&, const Position&) = default;
 };
 
+/// Shows a test view by means of an augmentation.
+class ViewAugmenter final : public Augmenter {
+ public:
+  explicit ViewAugmenter(const TestView& view) : view_(view) {}
+  void apply(const SampleRandom&, AugmentedImage& image) const override {
+    image.change(step_of(view_, image.shape()[0], image.shape()[1]));
+  }
+
+ private:
+  TestView view_;
+};
+
 }  // namespace
 
 struct Loader::State {
@@ -192,8 +204,7 @@ struct Loader::State {
     draws.clear();
     if (sampler->repeats()) {
       // A sample may occur several times: draw by its position in the whole epoch, which is unique.
-      const auto taken =
-          remaining.empty() ? 0 : samples - static_cast<std::int64_t>(remaining.size());
+      const auto taken = remaining.empty() ? 0 : samples - std::ssize(remaining);
       for (std::int64_t k = 0; k < needed; ++k)
         draws.push_back(taken + settings.rank + k * settings.ranks);
     } else if (settings.ranks > 1 && !partitioned) {
@@ -379,22 +390,6 @@ void Loader::upload_ahead() {
   // no lock: the loader thread does not touch ready slots
   if (following != kSlots) state.maker->upload(state.slots[following]);
 }
-
-namespace {
-
-/// Shows a test view by means of an augmentation.
-class ViewAugmenter final : public Augmenter {
- public:
-  explicit ViewAugmenter(const TestView& view) : view_(view) {}
-  void apply(const SampleRandom&, AugmentedImage& image) const override {
-    image.change(step_of(view_, image.shape()[0], image.shape()[1]));
-  }
-
- private:
-  TestView view_;
-};
-
-}  // namespace
 
 EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank,
                                    int ranks, Backend& backend, DType dtype, int threads,

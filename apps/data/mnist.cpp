@@ -115,8 +115,7 @@ class Mnist final : public BuiltinDataset {
   void open() override {
     if (!train_.images.empty()) return;
     Samples train = read("train"), test = read("t10k");
-    set_samples(static_cast<std::int64_t>(train.labels.size()),
-                static_cast<std::int64_t>(test.labels.size()));
+    set_samples(std::ssize(train.labels), std::ssize(test.labels));
     train_ = std::move(train);
     test_ = std::move(test);
   }

@@ -41,7 +41,7 @@ std::vector<std::int64_t> counts_of(const PictureSource& source,
 /// Remainders of rounding down go to the classes with the largest fractions (Hamilton's method).
 std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::int64_t> samples,
                                   std::int64_t limit) {
-  const auto all = static_cast<std::int64_t>(samples.size());
+  const auto all = std::ssize(samples);
   if (limit == 0 || limit >= all) return samples;
   const std::vector<std::int64_t> counts = counts_of(source, samples);
   std::vector<std::size_t> order(counts.size());
@@ -147,7 +147,7 @@ void PictureDataset::read_growth(ConfigSection& section) {
 void PictureDataset::know_classes(ConfigSection& section, std::vector<std::string> names) {
   info_.class_names = std::move(names);
   if (info_.class_names.empty()) return;
-  info_.classes = static_cast<std::int64_t>(info_.class_names.size());
+  info_.classes = std::ssize(info_.class_names);
   section.resolve("classes", info_.classes);
 }
 
@@ -220,8 +220,7 @@ void PictureDataset::open() {
         opened.test && test_labels_.empty() ? opened.test->classes() : std::vector<std::string>());
   }
   split(opened);
-  set_samples(static_cast<std::int64_t>(train_samples_.size()),
-              static_cast<std::int64_t>(test_samples_.size()));
+  set_samples(std::ssize(train_samples_), std::ssize(test_samples_));
   info_.contents = contents_text(opened);
   if (opened.train) info_.checksums = opened.train->checksums("train");
   if (opened.test) info_.checksums.merge(opened.test->checksums("val"));
@@ -293,7 +292,7 @@ void PictureDataset::split(const Sources& sources) {
     const PictureSource& train = *sources.train;
     DrawnTests drawn =
         draw_tests({.samples = train.size(),
-                    .classes = static_cast<std::int64_t>(train.classes().size()),
+                    .classes = std::ssize(train.classes()),
                     .label = [&](std::int64_t picture) { return train.label(picture); },
                     .name = [&](std::int64_t picture) { return train.name(picture); },
                     .seed = seed_,

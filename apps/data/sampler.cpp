@@ -18,7 +18,7 @@ class ShuffleSampler final : public Sampler {
   std::vector<std::int64_t> epoch(const EpochInputs& inputs) const override {
     if (!inputs.share.empty()) {
       EpochInputs of_share = inputs;
-      of_share.samples = static_cast<std::int64_t>(inputs.share.size());
+      of_share.samples = std::ssize(inputs.share);
       std::vector<std::int64_t> order = epoch_order(of_share);
       for (std::int64_t& position : order)
         position = inputs.share[static_cast<std::size_t>(position)];
@@ -68,7 +68,7 @@ std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& input
       fmt::format("{}{}epoch {} of rank {}", sampler.name(), sampler.name().empty() ? "" : ", ",
                   inputs.epoch, inputs.rank);
   std::vector<std::int64_t> own = named("sampler", where, [&] { return sampler.epoch(inputs); });
-  if (static_cast<std::int64_t>(own.size()) < needed)
+  if (std::ssize(own) < needed)
     fail(ExitCode::kUsage, "sampler", {.key = where}, "{} samples; the batches need {}", own.size(),
          needed);
   std::vector<char> seen(static_cast<std::size_t>(inputs.samples), 0);

@@ -366,10 +366,10 @@ PrepareReport prepare_images(const PrepareOptions& options, const PrepareWatch& 
   const ShardIndex index = make_index(options.destination, pictures, tasks, settings);
   const std::string text = shard_index_text(index);
   write_file_atomically(shard_index_path(options.destination), text.data(), text.size());
-  report.classes = static_cast<std::int64_t>(index.classes.size());
+  report.classes = std::ssize(index.classes);
   report.skipped = index.skipped();
   report.pictures = index.records(0) + index.records(1);
-  report.shards = static_cast<std::int64_t>(tasks.size());
+  report.shards = std::ssize(tasks);
   for (const auto& split : index.shards) {
     for (const ShardIndex::Shard& shard : split) report.bytes += shard.bytes;
   }
@@ -413,13 +413,13 @@ CheckReport check_shards(const std::string& folder, int threads, const PrepareWa
     });
     return faults;
   };
-  in_order<std::vector<Error>>(threads, static_cast<std::int64_t>(tasks.size()), check,
+  in_order<std::vector<Error>>(threads, std::ssize(tasks), check,
                                [&](std::int64_t item, const std::vector<Error>& faults) {
                                  for (const Error& fault : faults) {
                                    if (watch.bad) watch.bad(fault);
                                  }
                                  const Task& task = tasks[static_cast<std::size_t>(item)];
-                                 report.faults += static_cast<std::int64_t>(faults.size());
+                                 report.faults += std::ssize(faults);
                                  report.records += index.shards[task.split][task.number].records;
                                  ++report.shards;
                                  if (watch.goes_on) watch.goes_on(report.records);

@@ -25,6 +25,67 @@ std::uint32_t footer_checksum(ShardFooter footer) {
   return checksum_of(bytes_of(footer));
 }
 
+struct IndexFileHeader {
+  std::array<char, 8> magic{'S', 't', 'a', 'r', 'S', 'h', 'I', 'x'};
+  std::uint32_t version = kShardVersion;
+  std::uint32_t checksum = 0;  ///< of the whole file, computed with this field 0
+  std::uint64_t bytes = 0;
+  std::uint32_t classes = 0;
+  std::array<std::uint32_t, 2> shards{};
+  std::uint32_t zero = 0;
+  ShardSettings settings;
+};
+static_assert(sizeof(IndexFileHeader) == 72 && sizeof(ShardIndex::Shard) == 24);
+
+/// Reads consecutive fields; returns false at the end of the data.
+class FieldReader {
+ public:
+  explicit FieldReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
+  template <class T>
+  bool read(T* to, std::uint64_t count) {
+    if (count > bytes_.size() / sizeof(T)) return false;
+    const auto length = static_cast<std::size_t>(count) * sizeof(T);
+    if (length > 0) std::memcpy(static_cast<void*>(to), bytes_.data(), length);
+    bytes_ = bytes_.subspan(length);
+    return true;
+  }
+  template <class T>
+  bool read(std::vector<T>& to, std::uint64_t count) {
+    if (count > bytes_.size() / sizeof(T)) return false;
+    to.resize(static_cast<std::size_t>(count));
+    return read(to.data(), count);
+  }
+  bool empty() const { return bytes_.empty(); }
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+};
+
+template <class T>
+void put(std::string& text, const T* from, std::size_t count) {
+  text.append(reinterpret_cast<const char*>(from), count * sizeof(T));
+}
+
+bool take_index(FieldReader& reader, const IndexFileHeader& header, ShardIndex& index) {
+  for (std::size_t split = 0; split < 2; ++split) {
+    if (!reader.read(index.shards[split], header.shards[split])) return false;
+    if (header.shards[split] == 0) continue;
+    std::vector<std::int64_t>& first = index.first[split];
+    if (!reader.read(first, std::uint64_t{header.classes} + 1)) return false;
+    std::int64_t records = 0;
+    for (const ShardIndex::Shard& shard : index.shards[split]) records += shard.records;
+    if (first[0] != 0 || first.back() != records || !std::is_sorted(first.begin(), first.end()))
+      return false;
+  }
+  for (std::uint32_t i = 0; i < header.classes; ++i) {
+    std::uint32_t length = 0;
+    std::vector<char> name;
+    if (!reader.read(&length, 1) || !reader.read(name, length)) return false;
+    index.classes.emplace_back(name.begin(), name.end());
+  }
+  return reader.empty() && header.shards[0] > 0 && header.classes > 0;
+}
+
 }  // namespace
 
 std::string shard_name(std::uint32_t split, std::uint32_t number) {
@@ -173,71 +234,6 @@ void ShardWriter::commit() {
   file_.write(&footer_, sizeof footer_);
   file_.commit();
 }
-
-namespace {
-
-struct IndexFileHeader {
-  std::array<char, 8> magic{'S', 't', 'a', 'r', 'S', 'h', 'I', 'x'};
-  std::uint32_t version = kShardVersion;
-  std::uint32_t checksum = 0;  ///< of the whole file, computed with this field 0
-  std::uint64_t bytes = 0;
-  std::uint32_t classes = 0;
-  std::array<std::uint32_t, 2> shards{};
-  std::uint32_t zero = 0;
-  ShardSettings settings;
-};
-static_assert(sizeof(IndexFileHeader) == 72 && sizeof(ShardIndex::Shard) == 24);
-
-/// Reads consecutive fields; returns false at the end of the data.
-class FieldReader {
- public:
-  explicit FieldReader(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  template <class T>
-  bool read(T* to, std::uint64_t count) {
-    if (count > bytes_.size() / sizeof(T)) return false;
-    const auto length = static_cast<std::size_t>(count) * sizeof(T);
-    if (length > 0) std::memcpy(static_cast<void*>(to), bytes_.data(), length);
-    bytes_ = bytes_.subspan(length);
-    return true;
-  }
-  template <class T>
-  bool read(std::vector<T>& to, std::uint64_t count) {
-    if (count > bytes_.size() / sizeof(T)) return false;
-    to.resize(static_cast<std::size_t>(count));
-    return read(to.data(), count);
-  }
-  bool empty() const { return bytes_.empty(); }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
-
-template <class T>
-void put(std::string& text, const T* from, std::size_t count) {
-  text.append(reinterpret_cast<const char*>(from), count * sizeof(T));
-}
-
-bool take_index(FieldReader& reader, const IndexFileHeader& header, ShardIndex& index) {
-  for (std::size_t split = 0; split < 2; ++split) {
-    if (!reader.read(index.shards[split], header.shards[split])) return false;
-    if (header.shards[split] == 0) continue;
-    std::vector<std::int64_t>& first = index.first[split];
-    if (!reader.read(first, std::uint64_t{header.classes} + 1)) return false;
-    std::int64_t records = 0;
-    for (const ShardIndex::Shard& shard : index.shards[split]) records += shard.records;
-    if (first[0] != 0 || first.back() != records || !std::is_sorted(first.begin(), first.end()))
-      return false;
-  }
-  for (std::uint32_t i = 0; i < header.classes; ++i) {
-    std::uint32_t length = 0;
-    std::vector<char> name;
-    if (!reader.read(&length, 1) || !reader.read(name, length)) return false;
-    index.classes.emplace_back(name.begin(), name.end());
-  }
-  return reader.empty() && header.shards[0] > 0 && header.classes > 0;
-}
-
-}  // namespace
 
 std::int64_t ShardIndex::skipped() const {
   std::int64_t sum = 0;

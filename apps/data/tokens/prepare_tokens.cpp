@@ -176,7 +176,7 @@ CheckReport check_tokens(const std::string& folder, const PrepareWatch& watch) {
              file.tokens().count, count);
       file.check(meta->vocab, count, "meta.json");
       report.records += count;
-      done += static_cast<std::int64_t>(file.map().bytes().size());
+      done += std::ssize(file.map().bytes());
     });
     if (watch.goes_on) watch.goes_on(megabytes(done));
     if ((report.stopped = watch.stop && watch.stop())) break;
@@ -185,7 +185,7 @@ CheckReport check_tokens(const std::string& folder, const PrepareWatch& watch) {
 }
 
 TokensReport train_tokenizer(const TokenizerOptions& options, const PrepareWatch& watch) {
-  const std::int64_t least = 256 + static_cast<std::int64_t>(options.special.size());
+  const std::int64_t least = 256 + std::ssize(options.special);
   if (options.vocab < least)
     fail(ExitCode::kUsage, "prepare",
          "--vocab {} is less than the 256 bytes and {}; needed: {} or more", options.vocab,

@@ -128,7 +128,7 @@ std::int32_t separator_token(const Tokenizer& tokenizer, const std::string& sepa
     fail(ExitCode::kUsage, "data",
          "the separator '{}' is {} of this tokenizer ({}); needed: one, such as <|endoftext|> "
          "where it has that",
-         shown(separator), counted(static_cast<std::int64_t>(tokens.size()), "token"),
+         shown(separator), counted(std::ssize(tokens), "token"),
          shown(fmt::format("{}", fmt::join(tokens, " "))));
   return tokens[0];
 }
@@ -166,9 +166,9 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
                 TextCount& count, const std::function<void(const std::string&)>& note,
                 const std::function<void(Texts)>& use) {
   const auto give = [&](std::vector<std::string_view> texts) {
-    count.texts += static_cast<std::int64_t>(texts.size());
+    count.texts += std::ssize(texts);
     count.empty += std::erase(texts, std::string_view());
-    for (const std::string_view text : texts) count.bytes += static_cast<std::int64_t>(text.size());
+    for (const std::string_view text : texts) count.bytes += std::ssize(text);
     use(texts);
   };
   if (field.empty()) {
@@ -188,7 +188,7 @@ void each_texts(const std::string& path, const std::string& field, Workers& work
   each_lines(path, [&](std::span<const TextLine> found) {
     std::vector<std::string> texts(found.size());
     constexpr std::int64_t kAtOnce = 64;
-    const auto lines_found = static_cast<std::int64_t>(found.size());
+    const auto lines_found = std::ssize(found);
     workers.run((lines_found + kAtOnce - 1) / kAtOnce, [&](std::int64_t item, int) {
       for (std::int64_t k = item * kAtOnce; k < std::min((item + 1) * kAtOnce, lines_found); ++k) {
         const auto at = static_cast<std::size_t>(k);
@@ -219,7 +219,7 @@ void encode_texts(const Tokenizer& tokenizer, Texts texts, std::int32_t separato
     groups.back().end = k + 1;
     groups.back().bytes += texts[k].size();
   }
-  workers.run(static_cast<std::int64_t>(groups.size()), [&](std::int64_t item, int) {
+  workers.run(std::ssize(groups), [&](std::int64_t item, int) {
     Group& group = groups[static_cast<std::size_t>(item)];
     for (std::size_t k = group.begin; k < group.end; ++k) {
       tokenizer.encode(texts[k], group.tokens);

@@ -70,7 +70,8 @@ class Windows : public TextDataset {
     if (!positions_) return;
     std::int32_t position = -1;
     for (std::size_t t = 0; t + 1 < window.size(); ++t) {
-      position = t > 0 && ends_document(window[t - 1]) ? 0 : position + 1;
+      const bool begins = t > 0 && std::ranges::count(ends_, window[t - 1]) > 0;
+      position = begins ? 0 : position + 1;
       std::memcpy(out[2] + t * sizeof position, &position, sizeof position);
     }
   }
@@ -216,20 +217,15 @@ class Windows : public TextDataset {
   }
   void fetch(std::int64_t begin, std::span<std::int32_t> out) const {
     std::int32_t* to = out.data();
-    each_part(begin, static_cast<std::int64_t>(out.size()),
-              [&](const Part& part, std::int64_t at, std::int64_t count) {
-                if (part.file) part.file->bring(part.byte(at), part.bytes(count));
-                std::int64_t wrong = part.tokens.read(at, count, known(), to);
-                for (std::int64_t i = 0; has_gaps_ && wrong < 0 && i < count; ++i)
-                  wrong = tokenizer_->bytes_of(to[i]).empty() ? i : -1;
-                if (wrong >= 0)
-                  refuse_token(part.name, at + wrong, part.tokens[at + wrong], known(), whose());
-                to += count;
-              });
-  }
-
-  bool ends_document(std::int32_t token) const {
-    return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
+    each_part(begin, std::ssize(out), [&](const Part& part, std::int64_t at, std::int64_t count) {
+      if (part.file) part.file->bring(part.byte(at), part.bytes(count));
+      std::int64_t wrong = part.tokens.read(at, count, known(), to);
+      for (std::int64_t i = 0; has_gaps_ && wrong < 0 && i < count; ++i)
+        wrong = tokenizer_->bytes_of(to[i]).empty() ? i : -1;
+      if (wrong >= 0)
+        refuse_token(part.name, at + wrong, part.tokens[at + wrong], known(), whose());
+      to += count;
+    });
   }
 
   std::vector<std::int32_t> ends_;  ///< of documents
@@ -465,7 +461,7 @@ class Text final : public Windows {
           path, field_, workers, count,
           [](const std::string& note) { log::info("warning: {}", note); },  // logged by one rank
           [&](Texts texts) { encode_texts(*tokenizer_, texts, separator_, workers, keep); });
-      add_part(path, {made.data(), width, static_cast<std::int64_t>(made.size()) / width}, nullptr);
+      add_part(path, {made.data(), width, std::ssize(made) / width}, nullptr);
     }
     if (tokens_in_parts() == before) refuse_empty(files);
     info_.checksums[what] = sum;

@@ -209,7 +209,7 @@ TokenFile::TokenFile(const std::string& path, std::int64_t vocab, int width)
 void TokenFile::check(std::int64_t vocab, std::int64_t most, std::string_view whose) const {
   std::vector<std::int32_t> read(1 << 16);
   most = std::min(most, tokens_.count);
-  const auto room = static_cast<std::int64_t>(read.size());
+  const auto room = std::ssize(read);
   for (std::int64_t at = 0; at < most; at += room) {
     const std::int64_t count = std::min(room, most - at);
     map_.bring(static_cast<std::size_t>(tokens_.data - map_.bytes().data() + at * tokens_.width),
