@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,33 +20,6 @@ namespace {
 
 /// An offset to numbers that no permutation uses in the same stream.
 constexpr std::uint64_t kPerturbation = std::uint64_t{1} << 40;
-
-/// The total cost of samples assigned to each rank so far.
-class WorkOfRanks {
- public:
-  explicit WorkOfRanks(int ranks)
-      : batch_(static_cast<std::size_t>(ranks)), epoch_(batch_.size()), order_(batch_.size()) {
-    std::iota(order_.begin(), order_.end(), std::size_t{0});
-  }
-  void begin_batch() { std::fill(batch_.begin(), batch_.end(), 0.0); }
-  void add(std::size_t rank, double work) {
-    batch_[rank] += work;
-    epoch_[rank] += work;
-  }
-  /// Ranks by their work in this batch, least first; ties by their work in this epoch.
-  const std::vector<std::size_t>& least_first() {
-    std::sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) {
-      if (batch_[a] != batch_[b]) return batch_[a] < batch_[b];
-      if (epoch_[a] != epoch_[b]) return epoch_[a] < epoch_[b];
-      return a < b;
-    });
-    return order_;
-  }
-
- private:
-  std::vector<double> batch_, epoch_;
-  std::vector<std::size_t> order_;
-};
 
 /// Splits samples, sorted by cost, into chunks of one sample per rank; a chunk's costliest sample
 /// goes to the rank with the least work. Then the work of two ranks in a batch differs by at most
@@ -77,16 +51,22 @@ class LoadBalancedSampler final : public Sampler {
 
     std::vector<std::int64_t> own, chunk(ranks);
     own.reserve(order.size());
-    WorkOfRanks work(inputs.ranks);
+    std::vector<double> in_batch(ranks), in_epoch(ranks);  // cost of each rank's samples so far
+    std::vector<std::size_t> takers(ranks);
+    std::iota(takers.begin(), takers.end(), std::size_t{0});
     for (std::size_t k = 0; k < order.size(); ++k) {
-      if (k % static_cast<std::size_t>(inputs.batch_size) == 0) work.begin_batch();
+      if (k % static_cast<std::size_t>(inputs.batch_size) == 0) in_batch.assign(ranks, 0.0);
       std::copy_n(sorted.begin() + order[k] * static_cast<std::int64_t>(ranks), ranks,
                   chunk.begin());
       std::stable_sort(chunk.begin(), chunk.end(),
                        [&](std::int64_t a, std::int64_t b) { return cost(a) > cost(b); });
-      const std::vector<std::size_t>& takers = work.least_first();
+      // Those with the least work in this batch come first; of equal ones, in this epoch
+      std::sort(takers.begin(), takers.end(), [&](std::size_t a, std::size_t b) {
+        return std::tuple(in_batch[a], in_epoch[a], a) < std::tuple(in_batch[b], in_epoch[b], b);
+      });
       for (std::size_t i = 0; i < ranks; ++i) {
-        work.add(takers[i], cost(chunk[i]));
+        in_batch[takers[i]] += cost(chunk[i]);
+        in_epoch[takers[i]] += cost(chunk[i]);
         if (takers[i] == static_cast<std::size_t>(inputs.rank)) own.push_back(chunk[i]);
       }
     }

@@ -168,7 +168,7 @@ class Destination {
 };
 
 struct ShardTask {
-  std::size_t split = 0;
+  std::uint32_t split = 0;
   std::uint32_t number = 0;
   std::int64_t begin = 0, end = 0;  ///< numbers in the split
   std::int64_t item = 0;            ///< index of the first picture, among those to be made
@@ -177,7 +177,7 @@ struct ShardTask {
 
 std::vector<ShardTask> all_tasks(const PictureSplits& pictures, std::int64_t shard_pictures) {
   std::vector<ShardTask> tasks;
-  for (std::size_t split = 0; split < 2; ++split) {
+  for (std::uint32_t split = 0; split < 2; ++split) {
     std::uint32_t number = 0;
     for (std::int64_t begin = 0; begin < pictures.size(split); begin += shard_pictures)
       tasks.push_back(
@@ -242,8 +242,7 @@ ReadyPicture make_or_skip(const std::string& path, const PrepareOptions& options
 
 /// Whether a shard exists, is complete and has these pictures.
 bool is_done(const std::string& folder, const ShardTask& task, const ShardSettings& settings) {
-  const std::string path =
-      folder + "/" + shard_name(static_cast<std::uint32_t>(task.split), task.number);
+  const std::string path = folder + "/" + shard_name(task.split, task.number);
   if (!file_exists(path)) return false;
   const ShardFile file(path);
   const ShardFooter& footer = file.footer();
@@ -266,8 +265,7 @@ ShardIndex make_index(const std::string& folder, const PictureSplits& pictures,
     if (pictures.folders[split]) index.first[split].assign(index.classes.size() + 1, 0);
   }
   for (const ShardTask& task : tasks) {
-    const ShardFile file(folder + "/" +
-                         shard_name(static_cast<std::uint32_t>(task.split), task.number));
+    const ShardFile file(folder + "/" + shard_name(task.split, task.number));
     const ShardFooter& footer = file.footer();
     index.shards[task.split].push_back({.bytes = footer.bytes,
                                         .records = footer.records,
@@ -338,8 +336,8 @@ PrepareReport prepare_images(const PrepareOptions& options, const PrepareWatch& 
         const ShardTask& task = task_of(item);
         const std::int64_t index = task.begin + item - task.item;
         if (!writer) {
-          writer = std::make_unique<ShardWriter>(
-              options.destination, settings, static_cast<std::uint32_t>(task.split), task.number);
+          writer =
+              std::make_unique<ShardWriter>(options.destination, settings, task.split, task.number);
         }
         if (picture.fault) {
           if (watch.bad) watch.bad(*picture.fault);
@@ -378,10 +376,7 @@ PrepareReport prepare_images(const PrepareOptions& options, const PrepareWatch& 
 
 CheckReport check_shards(const std::string& folder, int threads, const PrepareWatch& watch) {
   const ShardIndex index = read_shard_index(folder);
-  struct Task {
-    std::uint32_t split, number;
-  };
-  std::vector<Task> tasks;
+  std::vector<ShardTask> tasks;
   for (std::uint32_t split = 0; split < 2; ++split) {
     for (std::uint32_t number = 0; number < index.shards[split].size(); ++number)
       tasks.push_back({split, number});
@@ -389,7 +384,7 @@ CheckReport check_shards(const std::string& folder, int threads, const PrepareWa
   CheckReport report;
   if (watch.begins) watch.begins(index.records(0) + index.records(1), 0);
   const auto check = [&](std::int64_t item) {
-    const Task& task = tasks[static_cast<std::size_t>(item)];
+    const ShardTask& task = tasks[static_cast<std::size_t>(item)];
     std::vector<Error> faults;
     const auto watched = [&](const auto& work) {
       try {
@@ -418,7 +413,7 @@ CheckReport check_shards(const std::string& folder, int threads, const PrepareWa
                                  for (const Error& fault : faults) {
                                    if (watch.bad) watch.bad(fault);
                                  }
-                                 const Task& task = tasks[static_cast<std::size_t>(item)];
+                                 const ShardTask& task = tasks[static_cast<std::size_t>(item)];
                                  report.faults += std::ssize(faults);
                                  report.records += index.shards[task.split][task.number].records;
                                  ++report.shards;
