@@ -223,7 +223,7 @@ class Bpe final : public Tokenizer {
     }
   }
 
-  std::int64_t vocab() const override { return static_cast<std::int64_t>(parts_.tokens.size()); }
+  std::int64_t vocab() const override { return std::ssize(parts_.tokens); }
   std::string_view bytes_of(std::int32_t token) const override {
     const auto at = static_cast<std::size_t>(token);  // large where it is negative
     return at < parts_.tokens.size() ? std::string_view(parts_.tokens[at]) : std::string_view();
@@ -255,7 +255,7 @@ class Bpe final : public Tokenizer {
         if (groups.empty() || groups.back().bytes > kGroup) groups.push_back({k});
         groups.back().bytes += pieces[k].bytes();
       }
-      loop(static_cast<std::int64_t>(groups.size()), [&](std::int64_t number) {
+      loop(std::ssize(groups), [&](std::int64_t number) {
         const auto group = static_cast<std::size_t>(number);
         const std::size_t end = group + 1 < groups.size() ? groups[group + 1].begin : pieces.size();
         Borrowed scratch(*this);
@@ -378,7 +378,7 @@ class Bpe final : public Tokenizer {
     const std::string_view text = begun(piece, longer);
     divisions_[0].divide(text, loop, [&](std::span<const std::vector<Division::Word>> parts) {
       std::vector<std::vector<std::int32_t>> tokens(parts.size());
-      loop(static_cast<std::int64_t>(parts.size()), [&](std::int64_t number) {
+      loop(std::ssize(parts), [&](std::int64_t number) {
         const auto part = static_cast<std::size_t>(number);
         Borrowed scratch(*this);
         for (const Division::Word found : parts[part])
@@ -453,14 +453,12 @@ class Bpe final : public Tokenizer {
     for (std::size_t i = 0; i < count; ++i) look(i);
     for (;;) {
       const auto best = static_cast<std::size_t>(
-          std::min_element(ranks.begin(),
-                           ranks.begin() + static_cast<std::ptrdiff_t>(word.size())) -
-          ranks.begin());
+          std::min_element(ranks.begin(), ranks.begin() + std::ssize(word)) - ranks.begin());
       if (ranks[best] == kNever) return;
       word[best] = results[best];
       const auto erase = [&](auto& from) {
         std::copy(from.begin() + static_cast<std::ptrdiff_t>(best) + 2,
-                  from.begin() + static_cast<std::ptrdiff_t>(word.size()),
+                  from.begin() + std::ssize(word),
                   from.begin() + static_cast<std::ptrdiff_t>(best) + 1);
       };
       erase(ranks);
@@ -507,12 +505,6 @@ class Bpe final : public Tokenizer {
   }
 
   static constexpr std::size_t kShort = 64;
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
-  };
 
   BpeParts parts_;
   Pairs pairs_;
@@ -521,7 +513,7 @@ class Bpe final : public Tokenizer {
   std::vector<Division> divisions_;
   std::array<std::int32_t, 256> byte_{};  ///< of words of characters ASCII's, and bytes'
   std::unordered_map<std::uint32_t, std::int32_t> characters_;
-  std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> whole_;
+  TextMap<std::int32_t> whole_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <utility>
 
 #include "apps/text/unicode.h"
@@ -198,15 +199,11 @@ class PatternReader {
   }
 
   std::uint32_t hexadecimal(std::size_t most, bool braces) {
+    const std::string_view rest = text_.substr(at_, most);
     std::uint32_t code = 0;
-    std::size_t digits = 0;
-    for (; digits < most && more(); ++digits, ++at_) {
-      const std::size_t value =
-          std::string_view("0123456789abcdef")
-              .find(static_cast<char>(peek() >= 'A' && peek() <= 'F' ? peek() + 32 : peek()));
-      if (value == std::string_view::npos) break;
-      code = 16 * code + static_cast<std::uint32_t>(value);
-    }
+    const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), code, 16).ptr;
+    const auto digits = static_cast<std::size_t>(end - rest.data());
+    at_ += digits;
     if (digits == 0 || (!braces && digits < most) || (braces && !take("}")) ||
         code >= unicode::kCodePoints)
       refuse("a number of a character that is none");
@@ -448,7 +445,7 @@ void Division::divide(std::string_view text, const Tokenizer::Loop& loop,
         ++first;
     }
     std::vector<std::vector<Word>> parts(begins.size());
-    loop(static_cast<std::int64_t>(parts.size()), [&](std::int64_t number) {
+    loop(std::ssize(parts), [&](std::int64_t number) {
       const auto k = static_cast<std::size_t>(number);
       divide(text, begins[k], k + 1 < begins.size() ? begins[k + 1] : first,
              [&](Word word) { parts[k].push_back(word); });

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,16 @@ class Pattern {
   std::array<std::uint64_t, 64> by_kind_{};  ///< of classes without ranges beyond ASCII
   std::uint64_t with_ranges_ = 0;            ///< the other classes
 };
+
+/// By texts; asked with parts of others, which are not copied.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const {
+    return std::hash<std::string_view>()(text);
+  }
+};
+template <class Value>
+using TextMap = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
 /// Divides texts into words by a pattern.
 struct Division {

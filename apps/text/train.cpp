@@ -5,6 +5,7 @@
 #include <queue>
 #include <span>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "apps/text/bpe.h"
@@ -130,7 +131,7 @@ void BpeTrainer::add(std::string_view text, const Tokenizer::Loop& loop) {
   if (!is_utf8(text)) text = mended = repaired_utf8(text);
   division_.divide(text, loop, [&](std::span<const std::vector<Division::Word>> parts) {
     std::vector<std::unordered_map<std::string_view, std::int64_t>> counts(parts.size());
-    loop(static_cast<std::int64_t>(parts.size()), [&](std::int64_t number) {
+    loop(std::ssize(parts), [&](std::int64_t number) {
       const auto part = static_cast<std::size_t>(number);
       for (const Division::Word word : parts[part])
         ++counts[part][text.substr(word.begin, word.end - word.begin)];
@@ -183,8 +184,7 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
   PairCounts pairs(std::move(words));
   std::int32_t left = 0, right = 0;
   constexpr std::int64_t kLeast = 2;
-  while (static_cast<std::int64_t>(parts.tokens.size()) < vocab &&
-         pairs.next(kLeast, left, right)) {
+  while (std::ssize(parts.tokens) < vocab && pairs.next(kLeast, left, right)) {
     const auto at = [&](std::int32_t token) { return static_cast<std::size_t>(token); };
     std::string both = parts.tokens[at(left)] + parts.tokens[at(right)];
     const auto [it, is_new] =
@@ -192,8 +192,7 @@ std::shared_ptr<const Tokenizer> BpeTrainer::train(
     if (is_new) parts.tokens.push_back(std::move(both));
     parts.merges.push_back({left, right, it->second});
     pairs.merge(left, right, it->second);
-    if (parts.merges.size() % 64 == 0 && !goes_on(static_cast<std::int64_t>(parts.tokens.size())))
-      return nullptr;
+    if (parts.merges.size() % 64 == 0 && !goes_on(std::ssize(parts.tokens))) return nullptr;
   }
   return make_bpe(std::move(parts), "--out");
 }

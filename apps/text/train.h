@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "apps/text/pattern.h"
@@ -36,15 +35,9 @@ class BpeTrainer {
                                          const std::function<bool(std::int64_t)>& goes_on) const;
 
  private:
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
-  };
   std::string pattern_;
   Division division_;
-  std::unordered_map<std::string, std::int64_t, Hash, std::equal_to<>> counts_;  ///< by word
+  TextMap<std::int64_t> counts_;  ///< by word
 };
 
 }  // namespace starling
