@@ -184,9 +184,8 @@ std::unique_ptr<Model> described_model(const ModelDescription& description,
   ConfigSection root(config, place);
   ConfigSection section = root.section("model", "");
   try {
-    return make_model(
-        section, description.image,
-        std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
+    return make_model(section, description.image,
+                      std::max<std::int64_t>(1, std::ssize(description.classes)));
   } catch (const Error& error) {
     // A layer or a model that is not built in has another cause than its name.
     if (error.code() != ExitCode::kUsage || !config.contains("plugins") ||

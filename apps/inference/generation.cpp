@@ -15,22 +15,6 @@
 #include "layers/functions.h"
 
 namespace starling {
-
-void check_options(const GenerateOptions& options) {
-  const auto refuse = [](const char* name, auto value, const char* allowed) {
-    fail(ExitCode::kUsage, "generate", {.key = name}, "is {}; allowed: {}", value, allowed);
-  };
-  if (options.tokens < 1) refuse("tokens", options.tokens, ">= 1");
-  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature))
-    refuse("temperature", options.temperature, ">= 0");
-  if (options.top_k < 0) refuse("top-k", options.top_k, ">= 0, where 0 is all");
-  if (!(options.top_p > 0.0 && options.top_p <= 1.0))
-    refuse("top-p", options.top_p, "above 0 and at most 1, where 1 is all");
-  for (const std::string& stop : options.stop) {
-    if (stop.empty()) refuse("stop", "''", "a text of one character or more");
-  }
-}
-
 namespace {
 
 /// Takes those out that are not among the most probable ones which have top_p of the probability.
@@ -66,8 +50,52 @@ Tensor outputs_of(Model& model, std::vector<std::int32_t> tokens, KeyValueCache*
   return cache ? text->hidden(given, *cache, pass).value() : text->hidden(given, pass).value();
 }
 
+/// How many bytes at a text's end may be the beginning of a stop.
+std::size_t held_back(std::string_view text, std::span<const std::string> stops) {
+  std::size_t most = 0;
+  for (const std::string& stop : stops) {
+    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > most; --n) {
+      if (text.ends_with(std::string_view(stop).substr(0, n))) most = n;
+    }
+  }
+  return most;
+}
+
+/// The position of the first stop text; npos: none.
+std::size_t first_stop(std::string_view text, std::span<const std::string> stops) {
+  std::size_t first = std::string_view::npos;
+  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  return first;
+}
+
+/// Adds the score of a token that follows.
+void add_score(std::span<const float> logits, std::int32_t token, TextScore& score) {
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  const auto most = static_cast<double>(*largest);
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
+  const double own = static_cast<double>(logits[static_cast<std::size_t>(token)]);
+  score.logprob += own - most - std::log(sum);
+  score.greedy = score.greedy && largest - logits.begin() == token;
+  ++score.tokens;
+}
+
 }  // namespace
 
+void check_options(const GenerateOptions& options) {
+  const auto refuse = [](const char* name, auto value, const char* allowed) {
+    fail(ExitCode::kUsage, "generate", {.key = name}, "is {}; allowed: {}", value, allowed);
+  };
+  if (options.tokens < 1) refuse("tokens", options.tokens, ">= 1");
+  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature))
+    refuse("temperature", options.temperature, ">= 0");
+  if (options.top_k < 0) refuse("top-k", options.top_k, ">= 0, where 0 is all");
+  if (!(options.top_p > 0.0 && options.top_p <= 1.0))
+    refuse("top-p", options.top_p, "above 0 and at most 1, where 1 is all");
+  for (const std::string& stop : options.stop) {
+    if (stop.empty()) refuse("stop", "''", "a text of one character or more");
+  }
+}
 std::int32_t choose_token(std::span<const float> logits, const GenerateOptions& options,
                           std::int64_t position) {
   require(!logits.empty(), "generate", "there are no logits");
@@ -138,7 +166,7 @@ std::vector<float> TextContext::after(std::span<const std::int32_t> tokens) {
     }
     window_.push_back(token);
   }
-  tokens_ += static_cast<std::int64_t>(tokens.size());
+  tokens_ += std::ssize(tokens);
   std::vector<float> result;
   read_numbers(logits(), result);
   return result;
@@ -157,29 +185,6 @@ Tensor TextContext::logits() {
   backend_.matmul({.a = row, .b = transposed(text_->head().operand()), .bias = {}, .c = logits});
   return logits;
 }
-
-namespace {
-
-/// How many bytes at a text's end may be the beginning of a stop.
-std::size_t held_back(std::string_view text, std::span<const std::string> stops) {
-  std::size_t most = 0;
-  for (const std::string& stop : stops) {
-    for (std::size_t n = std::min(stop.size() - 1, text.size()); n > most; --n) {
-      if (text.ends_with(std::string_view(stop).substr(0, n))) most = n;
-    }
-  }
-  return most;
-}
-
-/// The position of the first stop text; npos: none.
-std::size_t first_stop(std::string_view text, std::span<const std::string> stops) {
-  std::size_t first = std::string_view::npos;
-  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
-  return first;
-}
-
-}  // namespace
-
 Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
                    const TextBounds& bounds, std::span<const std::int32_t> prompt,
                    const GenerateOptions& options, const EachPiece& each) {
@@ -227,7 +232,7 @@ Generated generate(Model& model, Backend& backend, const Tokenizer* tokenizer,
     }
     const std::string_view sure(bytes.data(), bytes.size() - held_back(bytes, options.stop));
     tell(whole_characters(sure));
-    if (static_cast<std::int64_t>(result.tokens.size()) == options.tokens) break;
+    if (std::ssize(result.tokens) == options.tokens) break;
     logits = text.after({&token, 1});
   }
   tell(bytes.size());
@@ -254,26 +259,9 @@ std::size_t whole_characters(std::string_view text) {
   }
   return text.size();
 }
-
-namespace {
-
-/// Adds the score of a token that follows.
-void add_score(std::span<const float> logits, std::int32_t token, TextScore& score) {
-  const auto largest = std::max_element(logits.begin(), logits.end());
-  const auto most = static_cast<double>(*largest);
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
-  const double own = static_cast<double>(logits[static_cast<std::size_t>(token)]);
-  score.logprob += own - most - std::log(sum);
-  score.greedy = score.greedy && largest - logits.begin() == token;
-  ++score.tokens;
-}
-
-}  // namespace
-
 TextScore score_tokens(Model& model, Backend& backend, std::span<const std::int32_t> tokens,
                        std::int64_t count) {
-  const auto inputs = static_cast<std::int64_t>(tokens.size()) - 1, context = context_of(model);
+  const auto inputs = std::ssize(tokens) - 1, context = context_of(model);
   require(count >= 0 && count <= inputs, "score", "{} of {} tokens", count, inputs + 1);
   if (inputs > context)
     fail(ExitCode::kUsage, "score", "{} tokens stand before the last; allowed: {}, the context",

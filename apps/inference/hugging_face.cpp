@@ -366,6 +366,60 @@ json exported_config(const json& config) {
   return own;
 }
 
+/// Whether all numbers of a model in fp32 are ones of `type`, bf16 or fp16.
+bool is_in(const SafetensorsFile& file, DType type) {
+  bool all = true;
+  for (const auto& [name, tensor] : file.tensors) {
+    all = all && tensor.dtype == DType::kFloat32;
+    if (all)
+      each_piece(tensor, [&](std::span<const std::byte> bytes) {
+        all = all && std::ranges::equal(bytes, converted(converted(bytes, DType::kFloat32, type),
+                                                         type, DType::kFloat32));
+      });
+  }
+  return all;
+}
+
+/// The same numbers in that type.
+void narrow(SafetensorsFile& file, DType type) {
+  for (auto& [name, tensor] : file.tensors) {
+    auto wide = std::make_shared<const FileTensor>(std::move(tensor));
+    tensor = {type, wide->shape, {}};
+    tensor.source = [wide, type](std::vector<std::byte>& room) -> std::span<const std::byte> {
+      std::vector<std::byte> memory;
+      return room = converted(bytes_of(*wide, memory), DType::kFloat32, type);
+    };
+  }
+}
+
+/// Writes a model as one file, or as several of at most `most` bytes each, or one tensor, and the
+/// index of them.
+void write_parts(const fs::path& folder, SafetensorsFile file, std::uint64_t most) {
+  std::vector<SafetensorsFile> parts(1);
+  std::uint64_t total = 0, used = 0;
+  for (auto& [name, tensor] : file.tensors) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(tensor.shape.elements()) *
+                                static_cast<std::uint64_t>(size_of(tensor.dtype));
+    if (!parts.back().tensors.empty() && used + bytes > most) parts.emplace_back(), used = 0;
+    parts.back().tensors[name] = std::move(tensor);
+    used += bytes, total += bytes;
+  }
+  parts[0].metadata = std::move(file.metadata);
+  json index{{"metadata", {{"total_size", total}}}, {"weight_map", json::object()}};
+  for (std::size_t k = 0; k < parts.size(); ++k) {
+    const std::string name =
+        parts.size() == 1 ? "model.safetensors"
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, parts.size());
+    parts[k].metadata["format"] = "pt";  // transformers asks for it
+    add_checksums(parts[k]);
+    for (const auto& [tensor, value] : parts[k].tensors) index["weight_map"][tensor] = name;
+    write_safetensors((folder / name).string(), parts[k]);
+  }
+  if (parts.size() == 1) return;
+  const std::string text = index.dump(2) + "\n";
+  write_file_atomically((folder / kIndexFile).string(), text.data(), text.size());
+}
+
 }  // namespace
 
 json hugging_face_config(const json& given) {
@@ -598,64 +652,6 @@ void make_export_folder(const std::string& destination) {
          "has files already; needed: an empty or new folder");
   }
 }
-
-namespace {
-
-/// Whether all numbers of a model in fp32 are ones of `type`, bf16 or fp16.
-bool is_in(const SafetensorsFile& file, DType type) {
-  bool all = true;
-  for (const auto& [name, tensor] : file.tensors) {
-    all = all && tensor.dtype == DType::kFloat32;
-    if (all)
-      each_piece(tensor, [&](std::span<const std::byte> bytes) {
-        all = all && std::ranges::equal(bytes, converted(converted(bytes, DType::kFloat32, type),
-                                                         type, DType::kFloat32));
-      });
-  }
-  return all;
-}
-
-/// The same numbers in that type.
-void narrow(SafetensorsFile& file, DType type) {
-  for (auto& [name, tensor] : file.tensors) {
-    auto wide = std::make_shared<const FileTensor>(std::move(tensor));
-    tensor = {type, wide->shape, {}};
-    tensor.source = [wide, type](std::vector<std::byte>& room) -> std::span<const std::byte> {
-      std::vector<std::byte> memory;
-      return room = converted(bytes_of(*wide, memory), DType::kFloat32, type);
-    };
-  }
-}
-
-/// Writes a model as one file, or as several of at most `most` bytes each, or one tensor, and the
-/// index of them.
-void write_parts(const fs::path& folder, SafetensorsFile file, std::uint64_t most) {
-  std::vector<SafetensorsFile> parts(1);
-  std::uint64_t total = 0, used = 0;
-  for (auto& [name, tensor] : file.tensors) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(tensor.shape.elements()) *
-                                static_cast<std::uint64_t>(size_of(tensor.dtype));
-    if (!parts.back().tensors.empty() && used + bytes > most) parts.emplace_back(), used = 0;
-    parts.back().tensors[name] = std::move(tensor);
-    used += bytes, total += bytes;
-  }
-  parts[0].metadata = std::move(file.metadata);
-  json index{{"metadata", {{"total_size", total}}}, {"weight_map", json::object()}};
-  for (std::size_t k = 0; k < parts.size(); ++k) {
-    const std::string name =
-        parts.size() == 1 ? "model.safetensors"
-                          : fmt::format("model-{:05}-of-{:05}.safetensors", k + 1, parts.size());
-    parts[k].metadata["format"] = "pt";  // transformers asks for it
-    add_checksums(parts[k]);
-    for (const auto& [tensor, value] : parts[k].tensors) index["weight_map"][tensor] = name;
-    write_safetensors((folder / name).string(), parts[k]);
-  }
-  if (parts.size() == 1) return;
-  const std::string text = index.dump(2) + "\n";
-  write_file_atomically((folder / kIndexFile).string(), text.data(), text.size());
-}
-
-}  // namespace
 
 void export_to_hugging_face(const std::string& run, const std::string& destination, bool merges,
                             std::uint64_t most) {

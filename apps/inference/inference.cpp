@@ -247,7 +247,7 @@ class LoadedModel final : public InferenceModel {
     if (own.count > most)
       fail(ExitCode::kUsage, "score", {.key = "continuation"},
            "has {} tokens; allowed: {}, the model's context", own.count, most);
-    if (const auto all = static_cast<std::int64_t>(own.tokens.size()); all > most + 1)
+    if (const auto all = std::ssize(own.tokens); all > most + 1)
       own.tokens.erase(own.tokens.begin(), own.tokens.end() - (most + 1));
     return score_tokens(*model_, *backend_, own.tokens, own.count);
   }
@@ -260,7 +260,7 @@ class LoadedModel final : public InferenceModel {
       fail(ExitCode::kUsage, "score", {.key = "stride"}, "is {}; allowed: 1 to {}, the context",
            stride, most);
     const std::vector<std::int32_t> tokens = prompt_tokens(*tokenizer_, bounds_, text);
-    const auto all = static_cast<std::int64_t>(tokens.size());
+    const auto all = std::ssize(tokens);
     if (all < 2)
       fail(ExitCode::kUsage, "score", {.key = "text"}, "has {} tokens; needed: 2 or more", all);
     TextPerplexity result;
@@ -343,8 +343,7 @@ std::vector<double> probabilities(std::span<const float> logits) {
 std::vector<std::int64_t> largest(std::span<const float> logits, std::int64_t count) {
   std::vector<std::int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto end =
-      order.begin() + std::clamp<std::int64_t>(count, 0, static_cast<std::int64_t>(order.size()));
+  const auto end = order.begin() + std::clamp<std::int64_t>(count, 0, std::ssize(order));
   std::partial_sort(order.begin(), end, order.end(), [&](std::int64_t a, std::int64_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;

@@ -11,14 +11,7 @@
 #include "core/registry.h"
 
 namespace starling {
-
 namespace {
-
-constexpr std::string_view kCounterSuffix = "num_batches_tracked";
-
-bool optional_tensor(const std::string& name) {
-  return name.size() >= kCounterSuffix.size() && name.ends_with(kCounterSuffix);
-}
 
 template <class From, class To>
 void convert(const std::byte* from, std::byte* to, std::size_t count) {
@@ -199,7 +192,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source,
     known.insert(prefix + name);
     const auto it = file.tensors.find(prefix + name);
     if (it == file.tensors.end()) {
-      if (optional_tensor(name)) return;
+      if (name.ends_with("num_batches_tracked")) return;
       std::vector<std::string> names;
       for (const auto& [other, value] : file.tensors) names.push_back(other);
       // No single name was misspelt where most are missing.

@@ -311,6 +311,13 @@ SafetensorsFile read_indexed(const std::string& path,
   return result;
 }
 
+/// use(a number of that type); nothing for types of which there is no mean.
+template <class Use>
+void with_type(DType dtype, const Use& use) {
+  if (dtype == DType::kFloat32) use(float());
+  if (dtype == DType::kFloat64) use(double());
+}
+
 }  // namespace
 
 ModelSource find_model(const std::string& path) {
@@ -370,17 +377,6 @@ TensorMean::TensorMean(const FileTensor& form)
 bool TensorMean::averages() const {
   return result_.dtype == DType::kFloat32 || result_.dtype == DType::kFloat64;
 }
-
-namespace {
-
-/// use(a number of that type); nothing for types of which there is no mean.
-template <class Use>
-void with_type(DType dtype, const Use& use) {
-  if (dtype == DType::kFloat32) use(float());
-  if (dtype == DType::kFloat64) use(double());
-}
-
-}  // namespace
 
 void TensorMean::add(const FileTensor& own, double weight) {
   with_type(result_.dtype, [&](auto value) {
