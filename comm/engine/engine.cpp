@@ -177,8 +177,7 @@ void WireEngine::note_through(const WireOperation& operation) {
 }
 
 bool WireEngine::done(Ticket ticket) {
-  const auto it = tickets_.find(ticket);
-  require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
+  const auto it = find_ticket(tickets_, ticket);
   throw_if_failed();
   if (it->second->finished()) return true;
   const std::unique_lock lock(wire_->lock(), std::try_to_lock);
@@ -188,8 +187,7 @@ bool WireEngine::done(Ticket ticket) {
 
 void WireEngine::wait(Ticket ticket) {
   throw_if_failed();
-  const auto it = tickets_.find(ticket);
-  require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
+  const auto it = find_ticket(tickets_, ticket);
   const std::shared_ptr<WireOperation> operation = it->second;
   const auto limit = Clock::now() + Clock::seconds(timeout_);
   if (!wait_until(*operation, limit, operation->flow())) give_up(*operation);
@@ -452,8 +450,6 @@ class WireTransport final : public Transport {
   Ticket start_exchange(const Exchange& exchange, const Tensor& send,
                         const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    require(exchange.kind != Exchange::Kind::kNone, "transport",
-            "an exchange of kind none has nothing to start");
     check_exchange(rank(), size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
       return engine_.start(make_neighbour_operation(engine_.wire(), exchange, send, receive, label,

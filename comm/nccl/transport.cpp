@@ -147,8 +147,6 @@ class NcclTransport final : public Transport {
                         std::shared_ptr<Flow> flow) override {
     if (on_host(send))
       return of_control(control_->start_exchange(exchange, send, receive, label, std::move(flow)));
-    require(exchange.kind != Exchange::Kind::kNone, "transport",
-            "an exchange of kind none has nothing to start");
     check_device_call(flow);
     check_exchange(rank_, size_, exchange, send, receive, DeviceType::kCuda);
     return issue({exchange, label, false, backend_.capturing()},
@@ -172,14 +170,14 @@ class NcclTransport final : public Transport {
   bool done(Ticket ticket) override {
     if (is_of_control(ticket)) return control_->done(ticket / 2);
     watchdog_.check();
-    const UnderWay& exchange = find(ticket)->second;
+    const UnderWay& exchange = find_ticket(under_way_, ticket)->second;
     return exchange.captured || backend_.done(exchange.through);
   }
 
   void wait(Ticket ticket) override {
     if (is_of_control(ticket)) return control_->wait(ticket / 2);
     watchdog_.check();
-    const auto it = find(ticket);
+    const auto it = find_ticket(under_way_, ticket);
     if (!it->second.captured || backend_.capturing()) backend_.wait(it->second.through);
     under_way_.erase(it);
   }
@@ -232,12 +230,6 @@ class NcclTransport final : public Transport {
   // Tickets of the control transport are even, others odd.
   static Ticket of_control(Ticket ticket) { return 2 * ticket; }
   static bool is_of_control(Ticket ticket) { return ticket % 2 == 0; }
-
-  std::unordered_map<Ticket, UnderWay>::iterator find(Ticket ticket) {
-    const auto it = under_way_.find(ticket);
-    require(it != under_way_.end(), "transport", "ticket {} is not under way", ticket);
-    return it;
-  }
 
   void check_device_call(const std::shared_ptr<Flow>& flow) {
     watchdog_.check();

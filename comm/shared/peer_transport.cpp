@@ -259,15 +259,14 @@ void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts:
 void PeerMixer::report(const PeerMemory::Loss& loss) {
   const Progress& now = side_of(loss.purpose.bucket).now;
   const auto back = static_cast<std::int32_t>(now.count - loss.wanted);  // exchanges started since
-  const std::string what =
-      loss.purpose.kind == kReaders
-          ? fmt::format("rank {} to have read step {}, bucket {}, round {}", loss.rank,
-                        now.label.step - back, loss.purpose.bucket, now.label.round - back)
-          : fmt::format("the parameters of rank {} for step {}, bucket {}, round {}", loss.rank,
-                        now.label.step - back, loss.purpose.bucket, now.label.round - back);
+  const ExchangeLabel label{now.label.step - back, loss.purpose.bucket, now.label.round - back};
+  const std::string which =
+      fmt::format("step {}, bucket {}, round {}", label.step, label.bucket, label.round);
+  const std::string what = loss.purpose.kind == kReaders
+                               ? fmt::format("rank {} to have read {}", loss.rank, which)
+                               : fmt::format("the parameters of rank {} for {}", loss.rank, which);
   const detail::Pulse& pulse = *pulses_.at(loss.rank);
-  fail_wait(transport_.rank(), what,
-            {now.label.step - back, loss.purpose.bucket, now.label.round - back}, timeout_seconds_,
+  fail_wait(transport_.rank(), what, label, timeout_seconds_,
             {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
 }
 

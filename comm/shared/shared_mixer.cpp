@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/flight.h"
+#include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -142,8 +143,7 @@ void SharedMixer::wait(Ticket ticket) {
   if (!shares()) return MessageMixer::wait(ticket);
   if (ticket == 0) return;
   check();
-  const auto it = operations_.find(ticket);
-  require(it != operations_.end(), "mixer", "ticket {} is not under way", ticket);
+  const auto it = find_ticket(operations_, ticket, "mixer");
   const Operation& operation = it->second;
   if (!operation.read.empty()) note_flight(FlightEvent::kWait, operation.label, operation.read);
   await_published(operation);

@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include "comm/transports/sums.h"
-#include "core/error.h"
 
 namespace starling {
 namespace {
@@ -98,7 +97,8 @@ std::string with_copies(const std::string& what, Flow* flow) {
 
 void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send,
                     const std::vector<Tensor>& receive, DeviceType device) {
-  if (exchange.kind == Exchange::Kind::kNone) return;
+  require(exchange.kind != Exchange::Kind::kNone, "transport",
+          "an exchange of kind none has nothing to start");
   require(receive.size() == exchange.received(), "transport",
           "an exchange that receives {} buffers was given {}", exchange.received(), receive.size());
   require(send.backend().device() == device, "transport", "{}", wrong_memory(device));
