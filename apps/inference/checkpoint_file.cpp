@@ -45,6 +45,15 @@ std::string checkpoint_path(const std::string& run, std::int64_t step) {
   return fmt::format("{}/checkpoints/step-{}", run, step);
 }
 
+std::string run_of_checkpoint(const std::string& path) {
+  const fs::path folder =
+      fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
+  const fs::path above = folder.parent_path();
+  std::error_code error;
+  if (above.filename() != "checkpoints" || !fs::exists(folder / "DONE", error)) return "";
+  return above.has_parent_path() ? above.parent_path().string() : ".";
+}
+
 std::vector<CheckpointEntry> checkpoints_in(const std::string& checkpoints) {
   constexpr std::string_view kPrefix = "step-";
   std::vector<CheckpointEntry> entries;

@@ -50,6 +50,8 @@ std::string rank_file_name(int rank);
 
 /// `RUN/checkpoints/step-N`.
 std::string checkpoint_path(const std::string& run, std::int64_t step);
+/// The run whose checkpoint a folder is; empty: it is none.
+std::string run_of_checkpoint(const std::string& path);
 /// What has the name of a run's checkpoint.
 struct CheckpointEntry {
   std::int64_t step = 0;
