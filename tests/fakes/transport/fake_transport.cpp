@@ -25,6 +25,7 @@
 #include "comm/transports/sums.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/transport/thread_sharing.h"
 
 namespace starling {
@@ -694,6 +695,14 @@ void FakeWorld::run(const std::function<void(Transport&)>& body) {
   }
   for (std::thread& thread : threads) thread.join();
   if (const auto error = state_->first_error()) std::rethrow_exception(error);
+}
+
+void FakeWorld::run(const std::function<void(Transport&, Backend&)>& body) {
+  const auto first = static_cast<int>(backends_.size());
+  for (int rank = 0; rank < size(); ++rank) backends_.push_back(open_backend(DeviceType::kCpu, 1));
+  run([&](Transport& transport) {
+    body(transport, *backends_[static_cast<std::size_t>(first + transport.rank())]);
+  });
 }
 
 }  // namespace starling

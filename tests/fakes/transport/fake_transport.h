@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "comm/transport.h"
 
@@ -39,10 +40,13 @@ class FakeWorld {
   /// Runs body(transport of rank r) on a thread for each rank and joins them. If one throws, the
   /// others' waits end at once, and the exception of the rank that threw first is thrown again.
   void run(const std::function<void(Transport&)>& body);
+  /// The same with a CPU backend of one thread for each rank.
+  void run(const std::function<void(Transport&, Backend&)>& body);
 
   class State;
 
  private:
+  std::vector<std::unique_ptr<Backend>> backends_;  ///< outlive the messages, which hold tensors
   std::shared_ptr<State> state_;
 };
 
