@@ -133,8 +133,13 @@ int Monitor::watch(Socket& watched, const std::string& address) {
 }
 
 Monitor::Monitor(Context& context, Socket& watched, const std::string& name)
-    : socket_((watch(watched, "inproc://" + name), Socket(context, ZMQ_PAIR))) {
+    : watched_(watched), socket_((watch(watched, "inproc://" + name), Socket(context, ZMQ_PAIR))) {
   zmq_check(zmq_connect(socket_.get(), ("inproc://" + name).c_str()), "zmq_connect");
+}
+
+Monitor::~Monitor() {
+  // An event that nobody takes would hold up ZeroMQ's thread, and with it other connections.
+  zmq_socket_monitor(watched_.get(), nullptr, 0);
 }
 
 Monitor::Event Monitor::poll() {

@@ -104,11 +104,16 @@ class Gatekeeper {
 class Monitor {
  public:
   Monitor(Context& context, Socket& watched, const std::string& name);
+  /// The socket may live on, as long as what it has sent is on its way.
+  ~Monitor();
+  Monitor(const Monitor&) = delete;
+  Monitor& operator=(const Monitor&) = delete;
   enum class Event { kNone, kRefused, kClosed };
   Event poll();
 
  private:
   static int watch(Socket& watched, const std::string& address);
+  Socket& watched_;
   Socket socket_;
 };
 
