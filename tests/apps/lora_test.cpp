@@ -117,6 +117,13 @@ forget three 6
 0 1 | and one again | done | run.json --output three --resume latest --elastic | init=base | $lora
 0 2 | ranks begin from an adapter | done | run.json --output ranks | init=one | $lora | sync.algorithm=gossip | batch_size=4
 0 4 | and so do replicas | 2 replicas of 2 ranks | run.json --output replicas | init=one | $lora | sync.algorithm=gossip | sync.replica=2
+copy replicas resumed
+forget resumed 6
+0 4 | which go on | done | run.json --output resumed --resume latest | init=one | $lora | sync.algorithm=gossip | sync.replica=2
+same replicas resumed
+copy replicas fewer
+forget fewer 6
+0 2 | as fewer, too | done | run.json --output fewer --resume latest --elastic | init=one | $lora | sync.algorithm=gossip | sync.replica=2
 )table");
   const auto model = [](const std::string& run) {
     return read_safetensors(run + "/model.safetensors");

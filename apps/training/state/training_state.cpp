@@ -212,7 +212,8 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
     for (const ModelBuffer* buffer : model.buffers())
       load("model." + buffer->name, buffer->value, Parameter());
     for (const Parameter* parameter : model.parameters()) {
-      if (!parameter->trainable) load("model." + parameter->name, parameter->value, *parameter);
+      if (!parameter->trainable && parameter->in != Parameter::In::kBase)
+        load("model." + parameter->name, parameter->value, *parameter);
     }
   } else {
     load_model_tensors(file, source, "model.", model);
