@@ -25,7 +25,8 @@ using StatePieces =
 
 /// The ranks of a job that others may join while it runs, and that goes on without a lost one. It
 /// outlives the transports between them, of which there is one at a time. Ranks keep their order; a
-/// joiner is the last one.
+/// joiner is the last one. Where ranks form replicas (comm/replica.h), those of one join together,
+/// as the last ones, and where one of them is lost the others are over().
 class Membership {
  public:
   virtual ~Membership() = default;
@@ -37,13 +38,14 @@ class Membership {
   virtual std::string secret() const = 0;
   /// What a joiner must have alike, by name.
   virtual void set_identity(std::map<std::string, std::string> identity) = 0;
-  /// On rank 0, which is the one that is asked: whether a process waits for admission.
+  /// On rank 0, which is the one that is asked: whether a process waits for admission, or a
+  /// replica.
   virtual bool asked() = 0;
   /// What all who wait fetch from now on, in place of an earlier offer, until the next regroup().
   virtual void offer(OfferedState state) = 0;
-  /// Whether the one that waits longest has all of it.
+  /// Whether those that are next have all of it.
   virtual bool fetched() = 0;
-  /// The next regroup() lets one in.
+  /// The next regroup() lets one in, or a replica.
   virtual void let_in() = 0;
   /// Refuses those who wait, for this reason.
   virtual void refuse(const std::string& reason) = 0;

@@ -3,17 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 #include <utility>
 
 #include "comm/agreement.h"
 #include "comm/transports/strided.h"
 #include "core/error.h"
+#include "core/running_clock.h"
 
 namespace starling {
 
 using detail::ControlBlock;
 using Doing = detail::Pulse::Doing;
+
+namespace {
+constexpr double kMostSecondsBehind = 1.0;  // a rank, behind one that has found another one lost
+}
 
 Replica::Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
                  double timeout_seconds)
@@ -22,7 +29,7 @@ Replica::Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> 
       place_(transport.rank() % size),
       index_(transport.rank() / size),
       sharing_(std::move(sharing)),
-      await_(timeout_seconds, false, {}) {
+      await_(timeout_seconds, false, [this] { transport_.check(); }) {
   require(size > 1 && transport.size() % size == 0, "replica", "{} ranks in replicas of {}",
           transport.size(), size);
   for (int place = 0; place < size; ++place) ranks_.push_back(index_ * size + place);
@@ -85,9 +92,23 @@ void Replica::barrier(const ExchangeLabel& label) {
   const std::size_t index = buckets_->size();
   control_->pulse.beat(Doing::kPublished, label);
   detail::advance(control_->counts(index)->published, ++barriers_);
-  await_(controls_, transport_.rank(), others_, index, &detail::BucketCounts::published, barriers_,
-         Doing::kWaitsForNeighbour, label,
-         [&] { return fmt::format("the ranks of a replica after step {}", label.step); });
+  try {
+    await_(controls_, transport_.rank(), others_, index, &detail::BucketCounts::published,
+           barriers_, Doing::kWaitsForNeighbour, label,
+           [&] { return fmt::format("the ranks of a replica after step {}", label.step); });
+  } catch (const Error&) {
+    // The last one to come finds all counts raised and goes on, so this rank has to, as well.
+    const auto failed = RunningClock::now();
+    for (const int rank : others_) {
+      ControlBlock& other = *controls_.at(rank);
+      while (true) {
+        const bool ended = other.pulse.doing.load(std::memory_order_acquire) == Doing::kEnded;
+        if (detail::reached(other.counts(index)->published, barriers_)) break;
+        if (ended || RunningClock::seconds_since(failed) > kMostSecondsBehind) throw;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
 }
 
 void Replica::sum(double* values, std::size_t count, const ExchangeLabel& label) {

@@ -52,7 +52,8 @@ class Replica {
 
   // Without all ranks: between those of the replica.
 
-  /// Waits until all have called it.
+  /// Waits until all have called it. Where it fails since a rank was lost, it does on none that has
+  /// called it or on all, unless one of them is more than a second behind.
   void barrier(const ExchangeLabel& label = {});
   /// values[i] = Σ over the ranks, in their order; at most one more than there are buckets.
   void sum(double* values, std::size_t count, const ExchangeLabel& label = {});

@@ -134,6 +134,9 @@ class Transport {
   /// tensors, makes the current stream wait, not the host: call it on the stream that uses the
   /// result. A ticket from a capture is valid within that capture only.
   virtual void wait(Ticket ticket) = 0;
+  /// Throws Error(kLost) where no wait can succeed any more: for waits that are not the transport's
+  /// own.
+  virtual void check() {}
 
   /// Collective, before the first exchange: announces the groups of all rounds, in the same order
   /// on all ranks, so that communicators can be created.

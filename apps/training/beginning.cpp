@@ -252,7 +252,7 @@ SafetensorsFile read_newest_state(const CheckpointFolder& checkpoints, bool elas
     if (!others && (made == asked || checkpoint.made != site.ranks)) return;
     if (stretches.empty()) stretches = {{.ranks = ranks_then, .batch_size = made}};
     stretches = continued(std::move(stretches), steps_in(state, checkpoint.source), ranks,
-                          config.state.elastic, made == asked ? 0 : asked);
+                          config.state.elastic, made == asked ? 0 : asked, site.replica);
   });
   return state;
 }

@@ -155,6 +155,32 @@ class StateReader {
   std::size_t done_ = 0;                     ///< bytes of the first one
 };
 
+/// What each replica has, of what its ranks have. None where one of them has joined, or where some
+/// of them alone have taken an outer step. That is all that they can differ in: a rank that has
+/// ended a step has seen the others end it too, though a loss may have kept them from counting it.
+std::vector<nlohmann::json> by_replica(std::vector<nlohmann::json> ranks, int replica) {
+  if (replica == 1) return ranks;
+  const auto steps = [](const nlohmann::json& of) {
+    return std::atoll(of.value("step", "0").c_str());
+  };
+  std::vector<nlohmann::json> all;
+  for (auto first = ranks.begin(); first != ranks.end(); first += replica) {
+    const auto end = first + replica;
+    const bool whole = std::all_of(first, end, [&](const nlohmann::json& of) {
+      return of.is_object() && !of.contains(kAhead) &&
+             of.value(Trainer::kMet, "") == first->value(Trainer::kMet, "");
+    });
+    all.push_back(
+        whole ? *std::max_element(first, end,
+                                  [&](const auto& a, const auto& b) { return steps(a) < steps(b); })
+              : nullptr);
+    if (whole &&
+        std::any_of(first, end, [](const auto& of) { return of.contains(TrainingRun::kLost); }))
+      all.back()[TrainingRun::kLost] = "1";
+  }
+  return all;
+}
+
 /// A file of its owner alone from the first byte on.
 void write_secret(const std::string& path, const std::string& secret) {
   if (read_file(path, secret.size()).text == secret) return;
@@ -182,7 +208,8 @@ std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config
 
 std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
                              const RankLayout& site, std::int64_t step) {
-  const RankLayout more{site.ranks + 1, site.ranks_per_node + 1};
+  const int replica = site.replica;
+  const RankLayout more{site.ranks + replica, site.ranks_per_node + replica, replica};
   TrainOptions elastic = options;
   elastic.elastic = elastic.dry_run = true;
   try {
@@ -191,15 +218,24 @@ std::string why_not_one_more(const TrainOptions& options, const TrainConfig& con
     other.data.info.test_samples = config.data.info.test_samples;
     std::vector<Stretch> stretches = config.length.stretches;
     if (stretches.empty())
-      stretches = {{.ranks = site.ranks, .batch_size = config.length.batch_size}};
-    other.length.stretches =
-        continued(std::move(stretches), step, more.ranks, config.state.elastic);
-    other.length.batch_size = other.length.stretches.back().batch_size;
+      stretches = {
+          {.ranks = site.replicas().ranks, .batch_size = config.length.batch_size * replica}};
+    other.length.stretches = continued(std::move(stretches), step, more.replicas().ranks,
+                                       config.state.elastic, 0, replica);
+    other.length.batch_size = other.length.stretches.back().batch_size / replica;
     check_data_size(other, source_of(options), more);
   } catch (const Error& error) {
     return fmt::format("the run cannot go on on {} ranks: {}", more.ranks, error.message());
   }
   return {};
+}
+
+void read_kept(SafetensorsFile& state) {
+  for (auto& [name, tensor] : state.tensors) {
+    if (!tensor.source) continue;
+    tensor.source(tensor.bytes);
+    tensor.source = nullptr;
+  }
 }
 
 std::string job_file(const std::string& folder) { return folder + "/job.json"; }
@@ -264,7 +300,11 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   if (!parsed.is_object() || !parsed.contains("members") || !parsed["members"].is_array())
     fail(ExitCode::kUsage, "join", {.file = options.config},
          "is not what a run writes for those who join; take that of the run's folder");
-  const RankLayout site{static_cast<int>(parsed["members"].size()), 1};
+  // A replica's ranks are let in together
+  const auto told = parsed.find("replica");
+  const int replica =
+      told != parsed.end() && told->is_number_integer() ? std::max(told->get<int>(), 1) : 1;
+  const RankLayout site{static_cast<int>(parsed["members"].size()), replica};
   TrainConfig config = read_for_ranks(options, site, false);
   const ShapeTrace trace = trace_shapes(config);
   open_data(options, config, site);
@@ -276,7 +316,9 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
       .identity = identity_of_joiners(config, trace.ready_order)};
   if (settings.secret.empty()) settings.secret = run + kSecret;
   timeout_seconds = config.sync.timeout_s;
-  say("asks to join {}, a run on {}\n", run, counted(site.ranks, "rank"));
+  say("asks to join {}, a run on {}{}\n", run, counted(site.ranks, "rank"),
+      replica > 1 ? fmt::format(", in replicas: is let in when {} of this host have asked", replica)
+                  : "");
   for (std::string asked = job.text;;) {
     StateReader reader(0);
     RunningClock::time_point begin;
@@ -324,17 +366,19 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
         mine[key] = entry->second;
     }
   }
+  const auto number = [](const nlohmann::json& of, const char* key) {
+    return of.contains(key) ? std::atoll(of[key].get<std::string>().c_str()) : 0;
+  };
   std::vector<nlohmann::json> all;
   for (const std::string& text :
        world.size() == 1 ? std::vector{mine.dump()} : world.all_gather(mine.dump()))
     all.push_back(nlohmann::json::parse(text));
-  const auto number = [](const nlohmann::json& of, const char* key) {
-    return of.contains(key) ? std::atoll(of[key].get<std::string>().c_str()) : 0;
-  };
+  all = by_replica(std::move(all), config.sync.replica);
   const auto place = [&](const nlohmann::json& of) {
     return std::tuple(number(of, Trainer::kMet), number(of, "step"), of.contains(Trainer::kBegins));
   };
-  Handover handover;
+  const int size = static_cast<int>(all.size());
+  Handover handover{.replica = config.sync.replica};
   const nlohmann::json* newest = nullptr;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].is_null() || all[rank].contains(kAhead)) continue;
@@ -366,21 +410,27 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
   handover.metadata[kAhead];
   SafetensorsFile first;
   if (newest->contains(kStretches)) first.metadata[kStretches] = (*newest)[kStretches];
-  handover.stretches = saved_stretches(first, fmt::format("the state of rank {}", handover.from));
-  const auto made = static_cast<int>(number(*newest, "ranks"));
-  handover.other_ranks = made != world.size() || !handover.to.empty();
-  if (made == world.size()) return handover;
-  if (handover.stretches.empty())
-    handover.stretches = {{.ranks = made, .batch_size = config.length.batch_size}};
   handover.stretches =
-      continued(std::move(handover.stretches), handover.step, world.size(), config.state.elastic);
+      saved_stretches(first, fmt::format("the state of rank {}", handover.from * handover.replica));
+  const auto made = static_cast<int>(number(*newest, "ranks")) / handover.replica;
+  handover.other_ranks = made != size || !handover.to.empty();
+  if (made == size) return handover;
+  if (handover.stretches.empty())
+    handover.stretches = {
+        {.ranks = made, .batch_size = config.length.batch_size * handover.replica}};
+  handover.stretches = continued(std::move(handover.stretches), handover.step, size,
+                                 config.state.elastic, 0, handover.replica);
   handover.stretches.back().joined = true;
   return handover;
 }
 
 void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
                Transport& transport) {
-  const int rank = transport.rank();
+  const int rank = transport.rank() / handover.replica, place = transport.rank() % handover.replica;
+  const auto ranks_of = [&](std::vector<int> replicas) {
+    for (int& one : replicas) one = one * handover.replica + place;
+    return replicas;
+  };
   const bool sends = rank == handover.from && !handover.to.empty(),
              receives = std::count(handover.to.begin(), handover.to.end(), rank) > 0;
   const auto adopt = [&] {
@@ -397,8 +447,8 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
   if (!sends && !receives) return;
   const std::unique_ptr<Backend> host = open_backend(DeviceType::kCpu, 1);
   Exchange exchange{.kind = Exchange::Kind::kNeighbours};
-  if (sends) exchange.send_to = handover.to;
-  if (receives) exchange.receive_from = {handover.from};
+  if (sends) exchange.send_to = ranks_of(handover.to);
+  if (receives) exchange.receive_from = ranks_of({handover.from});
   if (receives) exchange.weights = {1.0};
   int count = 0;
   const auto move = [&](const Tensor& bytes) {
@@ -408,7 +458,7 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
   };
   OfferedState offered;
   if (sends) offered = offered_state({std::shared_ptr<void>(), &*kept});
-  StateReader reader(handover.from);
+  StateReader reader(handover.from * handover.replica + place);
   const Tensor size(*host, Shape{sizeof offered.bytes}, DType::kUInt8);
   std::memcpy(size.raw(), &offered.bytes, sizeof offered.bytes);
   move(size);

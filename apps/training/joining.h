@@ -21,7 +21,7 @@ namespace starling {
 /// tokenizer. The data set must be open.
 std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config,
                                                        const std::vector<Parameter*>& parameters);
-/// Why the run could not go on with one rank more; empty if it could.
+/// Why the run could not go on with one rank more, or one replica; empty if it could.
 std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
                              const RankLayout& site, std::int64_t step);
 
@@ -37,6 +37,9 @@ void withdraw_job(const std::string& folder);
 /// it. `timeout_seconds`: the job's. `state`: what rank 0 has handed over meanwhile, if anything.
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
                                         std::optional<SafetensorsFile>& state);
+/// Reads what is yet to be read of a kept state (Trainer::kept_state()), once no rank is in a step
+/// of the world before.
+void read_kept(SafetensorsFile& state);
 /// A state for those who wait to join.
 OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state);
 
@@ -44,9 +47,10 @@ OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state);
 /// it has joined, or if ranks were lost and it has not taken the last outer step that another has
 /// taken: what is equal on all ranks stays so. All go on from the step of the one that is furthest.
 /// A joiner that has got a state while it waited keeps that, unless what is equal on all ranks has
-/// changed since.
+/// changed since. A replica counts as one rank: each of its ranks gives to that at its place.
 struct Handover {
   std::int64_t step = 0;
+  int replica = 1;      ///< ranks of each of the following
   int from = 0;         ///< the rank whose state others take
   std::vector<int> to;  ///< those others
   std::vector<Stretch> stretches;

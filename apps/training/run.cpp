@@ -154,8 +154,8 @@ void print_header(const TrainConfig& config, const RankLayout& site, const Shape
   for (const std::string& change : changed) say("changed since the checkpoint: {}\n", change);
   const auto& stretches = config.length.stretches;
   if (folder.resume && !stretches.empty() && stretches.back().step == folder.resume_step)
-    say(text_of(stretches, run_length(config, site), config.length.accumulate,
-                config.state.elastic));
+    say(text_of(stretches, run_length(config, site), config.length.accumulate, config.state.elastic,
+                site.replica));
 }
 
 /// Trains and writes the run's files. `is_process`: not a thread; it leaves a flight record.
@@ -167,6 +167,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     double most = job.initial_ranks;
     if (transport.size() > 1) transport.world().max(&most, 1);
     job.initial_ranks = static_cast<int>(most);
+    if (job.kept) read_kept(*job.kept);
     handover = plan_handover(job.kept ? &*job.kept : nullptr, config, transport);
   }
   RunFolder folder = agree_on_folder(options, config, transport, handover.has_value());
@@ -184,8 +185,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   } else if (job.initial_ranks > site.ranks) {
     // Ranks were lost before the first checkpoint: as --elastic would continue from step 0
     config.length.stretches =
-        continued({{.ranks = job.initial_ranks, .batch_size = config.length.batch_size}}, 0,
-                  site.ranks, config.state.elastic);
+        continued({{.ranks = job.initial_ranks / site.replica,
+                    .batch_size = config.length.batch_size * site.replica}},
+                  0, site.replicas().ranks, config.state.elastic, 0, site.replica);
   }
   const SafetensorsFile none;
   const SafetensorsFile& state = job.kept ? *job.kept : none;  // until the trainer has it
@@ -198,7 +200,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   const bool other_ranks = is_mean_of_ranks(state);  // the checkpoint is of another number of them
   const std::string source =
-      handover ? fmt::format("the state of rank {}", handover->from)
+      handover ? fmt::format("the state of rank {}", handover->from * handover->replica)
                : checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   const auto changes_since_checkpoint = [&] {
     if (handover) return std::vector<std::string>();  // of this run itself
@@ -347,7 +349,8 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
        .max_ctas = config.sync.max_ctas,
        .own_cores = own_cores,
        .identity = identity_of(config.resolved, contents_of(config.data.info), parameters),
-       .membership = joins ? &job.membership : nullptr});
+       .membership = joins ? &job.membership : nullptr,
+       .replica = config.sync.replica});
   if (!made)
     fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
          transports().whose(config.sync.transport.name));
@@ -363,7 +366,7 @@ void enable_survival(const TrainConfig& config, const Backend& backend, World& w
   else
     why_not = session.why_not_survive();
   if (why_not.empty()) {
-    session.survive_losses(config.sync.timeout_s);
+    session.survive_losses(config.sync.timeout_s, config.sync.replica);
   } else if (session.rank() == 0 && world.size() > 1) {
     log::warning("elastic.survive is true, but a lost rank will end this run: {}", why_not);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "apps/data/complexity.h"
 #include "apps/data/image_collate.h"
@@ -62,6 +64,17 @@ std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const Run
       groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
   }
   return groups;
+}
+
+/// A PutTensor for kept_state().
+void keep_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
+  if (!is_shared(tensor)) return to_file_tensor(tensor, layout, file);
+  file = {.dtype = tensor.dtype(), .shape = file_shape(tensor.shape(), layout), .bytes = {}};
+  file.source = [tensor, layout](std::vector<std::byte>& room) -> std::span<const std::byte> {
+    room.resize(tensor.bytes());
+    to_file_layout(tensor.raw(), tensor.shape(), layout, size_of(tensor.dtype()), room.data());
+    return room;
+  };
 }
 
 /// Makes each layer wait for its parameters, which other ranks send during the forward pass.
@@ -452,7 +465,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
   RunCounters counters;
   std::optional<WholeValues> values(std::in_place, buckets_);
   const bool mean = is_mean_of_ranks(file),  // which every rank has read
-      own_alone = replica_ && replica_->place() > 0 && !mean;
+      own_alone = replica_ && replica_->place() > 0 && (!mean || replica_->shares_memory());
   const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
   on_all_ranks(transport_, [&] {
     counters = load_state(file, source, *config_.model, buckets_, *config_.optimizer.rule, !mean,
@@ -628,9 +641,6 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
 }
 
 SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
-  RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
-  if (scaler_) counters.loss_scale = scaler_->settle();
-  scheduler_->before_reads();
   const bool member = replica_ && replica_->place() > 0;  // its replica's first rank saves the rest
   const PutTensor name_alone = [](const Tensor&, TensorLayout, FileTensor&tensor) { tensor = {}; },
                   put = member ? name_alone
@@ -638,19 +648,27 @@ SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
                         : copies || (replica_ && !replica_->shares_memory())
                             ? static_cast<PutTensor>(to_file_tensor)
                             : refer_file_tensor;
+  SafetensorsFile file = make_state(std::move(used), put,
+                                    member ? name_alone : static_cast<PutTensor>(to_file_tensor));
+  if (member) leave_to_first(replica_->index() * replica_->size(), file);
+  return file;
+}
+
+SafetensorsFile Trainer::make_state(SafetensorsFile used, PutTensor put, PutTensor put_copies) {
+  RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
+  if (scaler_) counters.loss_scale = scaler_->settle();
+  scheduler_->before_reads();
   const OptimizerRule& rule = *config_.optimizer.rule;
   SafetensorsFile file =
       save_state(*config_.model, buckets_, rule, counters, config_.resolved, transport_.size(),
                  config_.device.compute, std::move(used), put, replica_.get());
   if (!complexities_.empty()) save_complexities(complexities_, file);
-  const PutTensor put_copies = member ? name_alone : static_cast<PutTensor>(to_file_tensor);
   if (average_) average_->save(file, put_copies);
   if (lookahead_) lookahead_->save(file, put_copies);
   save_stretches(config_.length.stretches, file);
   save_contents(config_.data.info, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata[kThreads] = threads_text();
-  if (member) leave_to_first(replica_->index() * replica_->size(), file);
   if (transport_.rank() != 0) return file;
   describe_model(config_, step_, file);
   nlohmann::json mean = nlohmann::json::object();
@@ -691,7 +709,10 @@ std::optional<SafetensorsFile> Trainer::kept_state() {
   const std::int64_t met = algorithm_->met() > 0 ? now.first + algorithm_->met() : 0;
   step_ = std::max(step_, met);
   backend_.synchronize();
-  std::optional<SafetensorsFile> file = state();
+  const bool shares = replica_ && replica_->shares_memory();
+  std::optional<SafetensorsFile> file = shares ? make_state({}, keep_tensor, keep_tensor) : state();
+  if (shares && replica_->place() > 0)
+    std::erase_if(file->tensors, [](const auto& entry) { return entry.second.source != nullptr; });
   const AlgorithmEquality& equality = now.algorithm.equality;
   if (equality.any()) file->metadata[kMet] = std::to_string(met);
   bool alike = false;

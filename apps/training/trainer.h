@@ -132,7 +132,9 @@ class Trainer {
   /// whose memory is reused. Without `copies` tensors are read when the file is written.
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
   /// What this rank goes on from in memory with other ranks (joining.h): also where a step has
-  /// failed half-way, which then begins anew. Empty where it failed between two algorithms.
+  /// failed half-way, which then begins anew. Empty where it failed between two algorithms. What
+  /// the ranks of a replica share is the first one's, and is yet to be read (FileTensor::source),
+  /// once none of them is in a step any more.
   std::optional<SafetensorsFile> kept_state();
 
   /// Entries of kept_state(): the step of Algorithm::met(); ranks are equal now; the first step.
@@ -193,6 +195,7 @@ class Trainer {
   /// Warns if the learning rate jumps, or the number of threads has changed, since the checkpoint.
   void tell_changes(const SafetensorsFile& file, const std::string& source) const;
   std::string threads_text() const;  ///< "" on a GPU
+  SafetensorsFile make_state(SafetensorsFile used, PutTensor put, PutTensor put_copies);
   /// Makes the file say that its replica's first rank has the tensors that all of its ranks share.
   void leave_to_first(int first, SafetensorsFile& file) const;
   void issue_step();

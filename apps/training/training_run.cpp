@@ -385,8 +385,9 @@ TrainingRun::Joins TrainingRun::asked_to_join() {
     fits_ = why_not.empty();
     if (!fits_) return kNever;
   }
-  // Under a quorum ranks are at different steps, and states are handed over when all have stopped.
-  if (trainer_.algorithm().steps.leaves_out) return kAtOuterStep;
+  // Under a quorum ranks are at different steps, and a replica's ranks have its state together: it
+  // is handed over when all have stopped.
+  if (trainer_.algorithm().steps.leaves_out || config_.sync.replica > 1) return kAtOuterStep;
   if (offered_step_ < 0 || !joining_.membership->fetched()) return kNever;
   if (!trainer_.algorithm().equality.any()) return kAtOuterStep;
   if (same_period(offered_step_)) return kNow;
@@ -405,6 +406,7 @@ bool TrainingRun::same_period(std::int64_t algorithm_steps) const {
 
 void TrainingRun::offer_state() {
   if (!fits_ || offered_step_ >= 0 || trainer_.algorithm().steps.leaves_out ||
+      config_.sync.replica > 1 ||
       trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every != 0)
     return;
   trainer_.finish();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
+#include "comm/replica.h"
 #include "core/error.h"
 #include "kernels/optimizers/linear.h"
 
@@ -109,6 +110,9 @@ void Averages::meet_buckets() {
     met = true;
     settle(b);
   }
+  // So it is with the ranks of a replica together
+  if (met && site_.replica)
+    wait_by(0, [&] { site_.replica->barrier({info_.step, 0, info_.step}); });
   if (met) met_ = info_.step + 1;
   for (int b = 0; b < buckets(); ++b) {
     if (!meets(b, info_.step)) continue;

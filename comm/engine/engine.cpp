@@ -65,6 +65,8 @@ class WireEngine {
   void wait(Ticket ticket);
   /// Starts an operation and waits for it.
   void complete(const std::shared_ptr<WireOperation>& operation) { wait(start(operation)); }
+  /// Throws Error(kLost) if a rank was lost, the wire has failed, or a wait has timed out.
+  void throw_if_failed();
 
  private:
   using Clock = RunningClock;
@@ -73,7 +75,6 @@ class WireEngine {
   bool drive();
   void note_start(const WireOperation& operation);
   void note_through(const WireOperation& operation);
-  void throw_if_failed();
   /// Calls flow->look() while waiting, unless it is null.
   bool wait_until(const WireOperation& operation, Clock::time_point limit, Flow* flow);
   [[noreturn]] void give_up(const WireOperation& operation);
@@ -466,6 +467,7 @@ class WireTransport final : public Transport {
   }
   bool done(Ticket ticket) override { return engine_.done(ticket); }
   void wait(Ticket ticket) override { engine_.wait(ticket); }
+  void check() override { engine_.throw_if_failed(); }
 
  private:
   WireEngine engine_;

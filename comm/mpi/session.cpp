@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -71,6 +72,27 @@ void limit_recovery(double seconds, const std::function<void()>& end) {
   } catch (const std::system_error&) {
     // No thread to be had: in nearly every case it goes well without.
   }
+}
+
+/// Of `before`: replicas that have lost ranks, each with the first one, and the ranks that are left
+/// of them in `after`.
+struct BrokenReplicas {
+  std::map<int, int> lost_of;
+  std::vector<int> leaving;
+  bool all = false;  ///< none is whole
+};
+BrokenReplicas broken_replicas(MPI_Comm before, MPI_Comm after, int replica) {
+  BrokenReplicas broken;
+  const std::vector<int> lost = detail::lost_between(before, after);
+  for (const int rank : lost) broken.lost_of.emplace(rank / replica, rank);
+  int ranks = 0;
+  MPI_Comm_size(before, &ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (broken.lost_of.contains(rank / replica) && std::ranges::count(lost, rank) == 0)
+      broken.leaving.push_back(rank);
+  }
+  broken.all = static_cast<int>(broken.lost_of.size()) == ranks / replica;
+  return broken;
 }
 
 void set_default(const char* name, const char* value) { setenv(name, value, 0); }
@@ -261,8 +283,9 @@ std::string MpiSession::why_not_survive() const {
   return active_ ? detail::why_no_ulfm() : std::string();
 }
 
-void MpiSession::survive_losses(double patience_seconds) {
+void MpiSession::survive_losses(double patience_seconds, int replica) {
   patience_ = patience_seconds;
+  replica_ = replica;
   surviving_ = true;
   const std::scoped_lock lock(detail::mpi_lock());
   if (pulse) pulse->survive_losses();
@@ -308,11 +331,50 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
   detail::MpiPulse::retire(std::move(pulse));
   forget_lost_ranks();
   detail::MpiPulse::abandoned() = false;
+  const auto text_of = [&](int rank) {
+    const auto known = std::ranges::find(lost, rank, &LostRank::rank);
+    return known != lost.end() ? known->what
+                               : fmt::format("rank {} on host {} is lost", rank,
+                                             hosts[static_cast<std::size_t>(rank)]);
+  };
+  const int rank_before = rank_;
+  std::vector<int> left;  // with their replicas
   MPI_Comm from = old;
   while (true) {
     MPI_Comm next = MPI_COMM_NULL;
     detail::mpi_check(detail::shrink(from, &next), "MPIX_Comm_shrink");
     MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
+    if (const auto broken = broken_replicas(old, next, replica_); !broken.leaving.empty()) {
+      if (broken.all)
+        abort(ExitCode::kLost,
+              fmt::format("rank {}: [survive] {}, and none of the replicas of {} ranks is whole; "
+                          "continue with --resume latest",
+                          rank_before, text_of(broken.lost_of.begin()->second), replica_));
+      const auto mine = broken.lost_of.find(rank_before / replica_);
+      const bool stays = mine == broken.lost_of.end();
+      MPI_Comm whole = MPI_COMM_NULL;
+      const int done = MPI_Comm_split(next, stays ? 0 : MPI_UNDEFINED, 0, &whole);
+      if (!detail::agree(next, done == MPI_SUCCESS)) {
+        detail::revoke(next);
+        from = next;
+        continue;
+      }
+      if (!stays) {
+        const std::string text = fmt::format(
+            "rank {}: [survive] {}; its replica, ranks {} to {}, leaves with it, and the others go "
+            "on",
+            rank_before, text_of(mine->second), mine->first * replica_,
+            mine->first * replica_ + replica_ - 1);
+        FlightRecorder::instance().write(FlightRecorder::Reason::kOther,
+                                         static_cast<int>(ExitCode::kLost), text);
+        std::fprintf(stderr, "%s\n", text.c_str());
+        std::fflush(nullptr);
+        std::_Exit(0);  // mpirun's status is to be that of those that go on
+      }
+      left.insert(left.end(), broken.leaving.begin(), broken.leaving.end());
+      next = whole;
+      MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
+    }
     detail::world_communicator() = next;
     MPI_Comm_rank(next, &rank_);
     MPI_Comm_size(next, &size_);
@@ -339,14 +401,13 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
   FlightRecorder::instance().set_rank(rank_);
 
   Loss loss{.what = {}, .ranks_before = ranks_before};
+  const auto add = [&](const std::string& text) {
+    loss.what += (loss.what.empty() ? "" : "; ") + text;
+  };
   for (const int rank : detail::lost_between(old, detail::world_communicator())) {
-    const auto known = std::find_if(lost.begin(), lost.end(),
-                                    [&](const LostRank& one) { return one.rank == rank; });
-    loss.what += (loss.what.empty() ? "" : "; ") +
-                 (known != lost.end() ? known->what
-                                      : fmt::format("rank {} on host {} is lost", rank,
-                                                    hosts[static_cast<std::size_t>(rank)]));
+    if (std::ranges::count(left, rank) == 0) add(text_of(rank));
   }
+  for (const int rank : left) add(fmt::format("rank {} of its replica leaves with it", rank));
   return loss;
 }
 

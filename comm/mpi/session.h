@@ -59,8 +59,9 @@ class MpiSession {
   std::string why_not_survive() const;
   /// From now on a lost rank does not end the job. Instead, waits for others, and anything that MPI
   /// cannot complete, fail with Error(kLost); then destroy the transports and call
-  /// go_on_without_lost(), within `patience_seconds` of each other.
-  void survive_losses(double patience_seconds);
+  /// go_on_without_lost(), within `patience_seconds` of each other. `replica`: so many consecutive
+  /// ranks are lost together (comm/replica.h).
+  void survive_losses(double patience_seconds, int replica = 1);
   bool surviving() const { return surviving_; }
   struct Loss {
     std::string what;      ///< describes the lost ranks
@@ -68,8 +69,8 @@ class MpiSession {
   };
   /// Restricts the session to the remaining ranks, renumbered in the same order. Kills ranks of
   /// this host that do not call it in time. Returns nothing if no rank is lost: the error had
-  /// another cause. Ends the job on failure. Collective over the remaining ranks; all transports of
-  /// this session must be destroyed before.
+  /// another cause. Ends the job on failure, and this process where a rank of its replica is lost.
+  /// Collective over the remaining ranks; all transports of this session must be destroyed before.
   std::optional<Loss> go_on_without_lost();
 
   /// Ends the whole job within seconds with this exit code and prints `message` (if not empty) to
@@ -86,6 +87,7 @@ class MpiSession {
   int rank_ = 0, size_ = 1;
   std::atomic<bool> surviving_{false};
   double patience_ = 300.0;
+  int replica_ = 1;
 };
 
 /// "Open MPI v4.1.4". Can be called before MPI is initialised.

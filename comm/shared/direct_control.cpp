@@ -65,7 +65,7 @@ void Pulse::beat(Doing what, const ExchangeLabel& label) {
 }
 
 void Pulse::beat(Doing what) {
-  doing.store(what, std::memory_order_relaxed);
+  doing.store(what, std::memory_order_release);
   nanoseconds.store(monotonic_nanoseconds(), std::memory_order_release);
 }
 

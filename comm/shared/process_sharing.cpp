@@ -172,4 +172,8 @@ Tensor share_tensor(MemorySharing& sharing, World& world, const std::vector<int>
       shape, dtype);
 }
 
+bool is_shared(const Tensor& tensor) {
+  return dynamic_cast<const detail::BlockStorage<SharedBlock>*>(tensor.storage().get()) != nullptr;
+}
+
 }  // namespace starling

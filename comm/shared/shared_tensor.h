@@ -13,5 +13,7 @@ namespace starling {
 /// on all ranks of the world. Collective over that.
 Tensor share_tensor(MemorySharing& sharing, World& world, const std::vector<int>& ranks,
                     Backend& backend, const Shape& shape, DType dtype, std::string& refusal);
+/// Whether a tensor is, or is a part of one. Its numbers outlive the backend.
+bool is_shared(const Tensor& tensor);
 
 }  // namespace starling

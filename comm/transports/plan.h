@@ -30,6 +30,7 @@ struct TransportSite {
   std::map<std::string, std::string> identity = {};
   /// Not null: ranks may join later, and be lost. The transport then makes this
   std::shared_ptr<Membership>* membership = nullptr;
+  int replica = 1;  ///< ranks of a replica (comm/replica.h), which join and are lost together
 };
 
 /// The properties of a transport, known before ranks are connected, and how to make it. Members

@@ -252,6 +252,7 @@ class StagedTransport final : public Transport {
     return keep(inner_->start_sum(transfer->send(), transfer->send(), label, transfer), transfer);
   }
 
+  void check() override { inner_->check(); }
   bool done(Ticket ticket) override {
     look();
     return inner_->done(ticket);

@@ -157,6 +157,7 @@ std::string encode(const Roster& roster) {
   Json json{{"protocol", kZeroMqProtocol},
             {"job", roster.job},
             {"generation", roster.generation},
+            {"replica", roster.replica},
             {"members", Json::array()}};
   for (const Member& member : roster.members) json["members"].push_back(to_json(member));
   return text_of(json);
@@ -172,6 +173,13 @@ Roster parse_roster(std::string_view text) {
              has(json, "members", &Json::is_array) && !json["members"].empty(),
          "a list of ranks without job, generation and members");
   Roster roster{json["job"].get<std::string>(), json["generation"].get<std::int64_t>()};
+  if (json.contains("replica")) {
+    const auto ranks = static_cast<std::int64_t>(json["members"].size());
+    expect(json["replica"].is_number_integer() && json["replica"] >= 1 &&
+               json["replica"] <= ranks && ranks % json["replica"].get<std::int64_t>() == 0,
+           "a list of {} ranks in replicas of {}", ranks, shown(text_of(json["replica"])));
+    roster.replica = json["replica"].get<int>();
+  }
   for (const Json& member : json["members"]) roster.members.push_back(to_member(member));
   for (std::size_t i = 1; i < roster.members.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j)

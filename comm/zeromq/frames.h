@@ -19,6 +19,8 @@ inline constexpr std::size_t kMostRosterBytes = 1u << 20;
 inline constexpr std::size_t kPieceBytes = 1u << 20;
 /// The version of this format; ranks of another one are refused.
 inline constexpr std::int64_t kZeroMqProtocol = 3;
+/// In the identity of who asks to join: what processes have alike that can share memory.
+inline constexpr const char* kMemory = "memory";
 /// Why a rank is refused that the others have left out.
 inline constexpr const char* kGoneOn = "the job has gone on without it";
 
@@ -75,6 +77,7 @@ struct Roster {
   std::string job = {};
   std::int64_t generation = 0;  ///< how often ranks have changed since the start
   std::vector<Member> members = {};
+  int replica = 1;  ///< so many consecutive ones are in it together (comm/replica.h)
 };
 std::string encode(const Roster& roster);
 /// Ignores other entries of the object. Error(kUsage) if it is none, or of another version.

@@ -19,6 +19,8 @@ using Clock = RunningClock;
 
 constexpr double kMostConnectSeconds = 60.0;
 constexpr double kFailedSeconds = 0.3;  // from a failed connection to the error
+constexpr double kMostPartingSeconds = 10.0;
+constexpr int kLingerMilliseconds = 1000;
 
 /// Why the other side has refused a greeting; empty if it has not.
 std::string refusal(Socket& socket) {
@@ -179,56 +181,95 @@ Roster ZeroMqWire::meet_again() {
         complete = complete && (one.closed || !reason.empty());
     }
     std::sort(present.begin(), present.end());
-    if (complete && present.front() == rank() && !decided_) decided_ = decide(present);
+    if (complete && present.front() == rank() && !decided_) {
+      // Of two parts that do not reach each other one goes on at most.
+      const std::size_t left = present.size(), ranks = port_->roster.members.size();
+      if (2 * left < ranks || (2 * left == ranks && rank() != 0))
+        leave("only {} of {} ranks are left, which may be the smaller part{}{}", left, ranks,
+              why.empty() ? "" : ": ", why);
+      decided_ = decide(present);
+      decides_ = true;
+    }
     if (Clock::seconds_since(begin) > 2 * timeout_ + kFailedSeconds)
       leave("rank {} has waited {:g} s for rank {} to say who is left{}{}", rank(), 2 * timeout_,
             present.front(), why.empty() ? "" : "; ", why);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  const std::size_t ranks = port_->roster.members.size();
-  std::size_t left = 0;
-  for (const Member& member : decided_->members)
-    left += std::count(port_->roster.members.begin(), port_->roster.members.end(), member) > 0;
-  // Of two parts that do not reach each other one goes on at most.
-  if (2 * left < ranks ||
-      (2 * left == ranks && decided_->members.front() != port_->roster.members.front()))
-    leave("only {} of {} ranks are left, which may be the smaller part{}{}", left, ranks,
-          why.empty() ? "" : ": ", why);
   return *decided_;
 }
 
 Roster ZeroMqWire::decide(const std::vector<int>& present) {
-  Roster roster{hello_.job, hello_.generation};
-  for (const int k : present)
-    roster.members.push_back(port_->roster.members[static_cast<std::size_t>(k)]);
-  std::optional<Port::Waiting> joiner;
+  Roster roster{hello_.job, hello_.generation, {}, port_->roster.replica};
+  const auto replica_of = [&](int k) { return k / roster.replica; };
+  for (const int k : present) {
+    const auto there = std::ranges::count(present, replica_of(k), replica_of);
+    if (there == roster.replica)
+      roster.members.push_back(port_->roster.members[static_cast<std::size_t>(k)]);
+  }
+  if (roster.members.empty())
+    leave(
+        "{} of {} ranks are left, and none of the replicas of {} is whole; continue with "
+        "--resume latest",
+        present.size(), port_->roster.members.size(), roster.replica);
+  std::vector<std::string> joiners;  // their connections
   if (std::exchange(port_->admits, false) && port_->anybody_waits()) {
-    joiner = port_->waiting.front();
-    port_->waiting.erase(port_->waiting.begin());
-    roster.members.push_back(joiner->member);
+    for (const Port::Waiting* joiner : port_->next_to_join()) {
+      joiners.push_back(joiner->connection);
+      roster.members.push_back(joiner->member);
+    }
+    std::erase_if(port_->waiting, [&](const Port::Waiting& one) {
+      return std::ranges::count(joiners, one.connection) > 0;
+    });
   }
   const std::string text = encode(roster);
   const Frame frame{.kind = Frame::Kind::kRoster};
   for (const int k : present) {
     if (k != rank()) peer(k).send(frame, text);
   }
-  if (joiner) port_->send(joiner->connection, frame, text);
+  for (const std::string& joiner : joiners) port_->send(joiner, frame, text);
   return roster;
 }
 
+void ZeroMqWire::leave_to(const Roster& others) {
+  const auto begin = Clock::now();
+  // Those that go on say goodbye when they have this rank's word for it.
+  const auto waits = [&](int k) {
+    return !peer(k).closed &&
+           std::ranges::count(others.members, port_->roster.members[static_cast<std::size_t>(k)]) >
+               0;
+  };
+  const std::vector<int> partners = partners_of(nullptr, size(), rank());
+  while (decides_ && std::ranges::any_of(partners, waits) &&
+         Clock::seconds_since(begin) < kMostPartingSeconds) {
+    poll();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const int first = rank() - rank() % others.replica, end = first + others.replica;
+  for (int k = first; k < end; ++k) {
+    if (k != rank() && (peer(k).closed || !peer(k).greeted))
+      leave("rank {} is lost, and its replica, ranks {} to {}, leaves with it; the others go on", k,
+            first, end - 1);
+  }
+  leave("the others go on without rank {}, which they did not reach in time", rank());
+}
+
 void ZeroMqWire::become(const Roster& roster) {
+  const Member own = port_->roster.members[static_cast<std::size_t>(rank())];
+  const auto mine = std::find(roster.members.begin(), roster.members.end(), own);
+  if (mine == roster.members.end()) leave_to(roster);
   const std::vector<Member> before = std::exchange(port_->roster, roster).members;
   std::vector<std::unique_ptr<Peer>> old = std::exchange(peers_, {});
   std::unordered_map<int, int> renamed;
-  const Member& own = before[static_cast<std::size_t>(rank())];
-  const auto mine = std::find(roster.members.begin(), roster.members.end(), own);
-  if (mine == roster.members.end())
-    leave("the others go on without rank {}, which they did not reach in time", rank());
   port_->rank = static_cast<int>(mine - roster.members.begin());
   set_roster_ranks();
   for (std::size_t k = 0; k < before.size(); ++k) {
     const auto place = std::find(roster.members.begin(), roster.members.end(), before[k]);
-    if (place == roster.members.end() || before[k] == own) continue;
+    if (before[k] == own) continue;
+    if (place == roster.members.end()) {
+      old[k]->send({.kind = Frame::Kind::kBye});  // it may wait for that
+      old[k]->out.linger(kLingerMilliseconds);
+      continue;
+    }
     const auto now = static_cast<int>(place - roster.members.begin());
     peers_[static_cast<std::size_t>(now)] = std::move(old[k]);
     renamed[static_cast<int>(k)] = now;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/agreement.h"
+#include "comm/shared/memory_sharing.h"
 #include "comm/zeromq/address.h"
 #include "comm/zeromq/port.h"
 #include "comm/zeromq/transport.h"
@@ -68,6 +69,7 @@ std::shared_ptr<Port> open_port(World& world, const ZeroMqSettings& settings) {
   port->rank = world.rank();
   port->identity = settings.identity;
   port->lets_join = settings.lets_join;
+  port->roster.replica = settings.replica;
   return port;
 }
 
@@ -100,9 +102,11 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
     out.send({bytes.data(), bytes.size()}, !text.empty());
     if (!text.empty()) out.send(text);
   };
+  auto identity = settings.identity;
+  identity[kMemory] = make_process_sharing(timeout_seconds)->host();
   send(Frame::Kind::kHello, encode(Hello{.job = roster.job,
                                          .generation = roster.generation,
-                                         .identity = settings.identity,
+                                         .identity = std::move(identity),
                                          .member = {port->in.endpoint(), host_name()},
                                          .joins = true}));
   const auto begin = Clock::now();
@@ -214,8 +218,9 @@ class ZeroMqMembership final : public Membership {
   }
   bool fetched() override {
     const std::scoped_lock lock(port_->mutex);
-    return port_->offered.read && port_->anybody_waits() &&
-           port_->waiting.front().has == port_->offers;
+    if (!port_->offered.read || !port_->anybody_waits()) return false;
+    return std::ranges::all_of(port_->next_to_join(),
+                               [&](const auto* one) { return one->has == port_->offers; });
   }
   std::unique_ptr<Transport> regroup(double timeout_seconds) override {
     {

@@ -24,7 +24,7 @@ Port::Port(const Secret& the_secret)
 
 Port::~Port() {
   try {
-    if (waiting.empty()) return;
+    if (waiting.empty() || over) return;  // the others go on, and job.json will say where
     in.linger(kPartingMilliseconds);
     refuse_waiting("the run ends");
   } catch (const Error&) {  // they see that the connection closes
@@ -59,14 +59,29 @@ void Port::consider(const std::string& connection, const Hello& hello) {
       reason = "a rank of the run listens at " + member.endpoint;
   }
   if (!reason.empty()) return refuse(connection, reason);
-  if (known == waiting.end()) waiting.push_back({connection, hello.member, RunningClock::now()});
+  if (known != waiting.end()) return;
+  const auto memory = hello.identity.find(kMemory);
+  waiting.push_back({connection, hello.member,
+                     memory == hello.identity.end() ? hello.member.host : memory->second,
+                     RunningClock::now()});
 }
 
 bool Port::anybody_waits() {
   std::erase_if(waiting, [](const Waiting& one) {
     return RunningClock::seconds_since(one.heard) > kSilentSeconds;
   });
-  return !waiting.empty();
+  return !next_to_join().empty();
+}
+
+std::vector<Port::Waiting*> Port::next_to_join() {
+  for (const Waiting& first : waiting) {
+    std::vector<Waiting*> together;
+    for (Waiting& one : waiting) {
+      if (one.memory == first.memory) together.push_back(&one);
+      if (static_cast<int>(together.size()) == roster.replica) return together;
+    }
+  }
+  return {};
 }
 
 void Port::tell_offer(Waiting& to) {

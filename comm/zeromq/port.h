@@ -22,7 +22,7 @@ namespace starling::detail {
 /// lock.
 struct Port {
   explicit Port(const Secret& secret);
-  /// Refuses those who still wait.
+  /// Refuses those who still wait, if the job ends.
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
@@ -32,8 +32,12 @@ struct Port {
   void listen(const std::string& address, int first, int count);
   /// A process that has the secret asks to join: queues or refuses it.
   void consider(const std::string& connection, const Hello& hello);
-  /// Whether one of them is still there; forgets the others.
+  /// Whether one of them is still there, or a whole replica; forgets those that are not.
   bool anybody_waits();
+  struct Waiting;
+  /// Those whom the next roster would have: the one that has waited longest, or the first replica's
+  /// ranks of one host. Empty: nobody.
+  std::vector<Waiting*> next_to_join();
   /// Answers what a process asks that waits; nothing to others.
   void answer(const std::string& connection, const Frame& asked, const Frame& started);
   void send(const std::string& connection, const Frame& frame, const std::string& text = {});
@@ -48,7 +52,7 @@ struct Port {
   Socket in;
 
   bool lets_join = false;  ///< ranks may join, and the others go on without a lost one
-  bool admits = false;     ///< the next roster has the first of `waiting`
+  bool admits = false;     ///< the next roster has next_to_join()
   bool joining = false;    ///< this process is in the roster, and not yet connected
   bool over = false;       ///< Membership::over()
   Roster roster = {};
@@ -57,6 +61,7 @@ struct Port {
   struct Waiting {
     std::string connection;  ///< ZeroMQ's name for it
     Member member;
+    std::string memory;  ///< those that have the same can share theirs
     RunningClock::time_point heard;
     std::int32_t told = 0, has = 0;  ///< offers that it was told of, and that it has all of
   };

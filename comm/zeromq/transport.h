@@ -27,6 +27,7 @@ struct ZeroMqSettings {
   /// File of the secret (read_secret()); empty: one is drawn and told over `messages`
   std::string secret = {};
   bool lets_join = false;  ///< see Membership
+  int replica = 1;         ///< with it: ranks of a replica
   /// What all ranks have alike, by name: refused otherwise, which names the first that differs
   std::map<std::string, std::string> identity = {};
 };
@@ -40,7 +41,8 @@ std::unique_ptr<Transport> make_zeromq_transport(std::unique_ptr<Transport> mess
                                                  std::shared_ptr<Membership>* membership = nullptr);
 
 /// Asks a running job to let this process in, and waits until it is: then regroup() connects it.
-/// `roster`: Membership::roster() of the job. Error(kUsage) with the reason if the job refuses it;
+/// `roster`: Membership::roster() of the job, which may want as many processes of this host as a
+/// replica has ranks. Error(kUsage) with the reason if the job refuses it;
 /// (kLost) if rank 0 is not there, ends, or is silent for longer than the limit. `pieces` gets the
 /// state that rank 0 offers meanwhile; null: none is fetched.
 std::shared_ptr<Membership> join_zeromq_job(const std::string& roster,

@@ -119,6 +119,8 @@ class ZeroMqWire final : public Wire {
   Roster meet_again();
   /// Those who are left, and who is let in, if this rank decides that.
   Roster decide(const std::vector<int>& present);
+  /// Fails for good, as the job goes on with others.
+  [[noreturn]] void leave_to(const Roster& others);
   /// From here on the ranks are those.
   void become(const Roster& roster);
   /// Fails for good: Membership::over().
@@ -143,6 +145,7 @@ class ZeroMqWire final : public Wire {
   int calls_ = 0;
   enum class Phase : std::uint8_t { kMeeting, kOpen, kLeaving } phase_ = Phase::kMeeting;
   std::optional<Roster> decided_;  ///< by the lowest rank that is left
+  bool decides_ = false;           ///< this rank is that
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 

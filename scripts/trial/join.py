@@ -6,7 +6,8 @@ loses nothing.
 A trial begins a run with one rank, without mpirun. Then things happen to it, one after the other:
 a rank joins (--join), or two at once; a random rank is killed with SIGKILL; a joiner is killed
 half-way; a rank is killed while one joins. After each, all that live must come to be ranks of the
-run, and it must go on. At last a random rank gets SIGTERM. Then:
+run, and it must go on. With replicas these join in place of ranks, and one that loses a rank leaves
+as a whole. At last a random rank gets SIGTERM. Then:
 
   1. all end with status 75 after a checkpoint of them all, and nobody else has ended;
   2. each interval of steps has its line of metrics, and one (under a quorum one at most);
@@ -26,7 +27,7 @@ from trial.loop import finish, parser_of, print_table, run_all, write_config
 
 TRAIN = jobs.built("starling-train")
 EVERY = 20  # steps between lines of metrics
-MOST = 5  # ranks
+MOST = {1: 5, 2: 8}  # ranks, by those of a replica
 ALGORITHMS = {
     "gossip": {"algorithm": "gossip"},
     "gossip, int8": {"algorithm": {"type": "gossip", "error_feedback": True}, "exchange": "int8"},
@@ -35,6 +36,9 @@ ALGORITHMS = {
     "diloco": {"algorithm": {"type": "diloco", "period": 20}, "verify": 20},
     "diloco, fragments": {"algorithm": {"type": "diloco", "period": 20, "fragments": 2, "delay": 3}, "bucket_mb": 0.005, "verify": 20},
     "diloco, quorum": {"algorithm": {"type": "diloco", "period": 20, "quorum": 2}, "verify": 20},
+    "gossip, replicas": {"algorithm": "gossip", "replica": 2},
+    "gossip_diloco, replicas": {"algorithm": {"type": "gossip_diloco", "period": 10}, "replica": 2},
+    "diloco, replicas": {"algorithm": {"type": "diloco", "period": 20}, "verify": 20, "replica": 2},
     "diloco, int4": {"algorithm": {"type": "diloco", "period": 20, "error_feedback": True}, "exchange": "int4", "verify": 20},
 }
 EVENTS = ("joins", "two join", "is killed", "dies half-way", "is killed as one joins")
@@ -45,24 +49,44 @@ class Run:
         self.folder, self.run, self.limit, self.wrong = folder, folder + "/run", limit, []
         os.makedirs(folder)
         sync = {"transport": "zeromq", "timeout_s": 20, **ALGORITHMS[algorithm]}
-        self.asynchronous = "quorum" in algorithm
-        write_config(folder, deterministic=not self.asynchronous, batch_size=32, steps=10**8, sync=sync, elastic={"join": True}, checkpoint={"every_steps": 500, "keep": 2}, evaluate={"every_epochs": 0}, log_every=EVERY)
-        self.started, self.living = 0, []
-        self.start(folder + "/config.json", "--output", self.run)
+        self.asynchronous, self.replica = "quorum" in algorithm, sync.get("replica", 1)
+        elastic = {"join": True} if self.replica == 1 else {"join": True, "rejoin": 0}
+        write_config(folder, deterministic=not self.asynchronous, batch_size=32, steps=10**8, sync=sync, elastic=elastic, checkpoint={"every_steps": 500, "keep": 2}, evaluate={"every_epochs": 0}, log_every=EVERY)
+        self.started, self.living, self.leaving, self.first = 0, [], 0, None
+        command = [TRAIN, folder + "/config.json", "--output", self.run]
+        if self.replica == 1:
+            self.start(command)
+        else:
+            self.first = jobs.Job(folder + "/first", self.replica, command, launcher=[*jobs.MPIRUN[:-1], "--enable-recovery", "-n", self.replica])
 
-    def start(self, *arguments):
+    def start(self, command):
         with open(f"{self.folder}/log.{self.started}", "w") as log:
-            self.living.append(jobs.start([TRAIN, *arguments], stdout=log, stderr=log, preexec_fn=jobs.die_with_parent))
+            self.living.append(jobs.start(command, stdout=log, stderr=log, preexec_fn=jobs.die_with_parent))
         self.started += 1
         return self.living[-1]
 
+    def begin(self):
+        """mpirun, which starts the first replica, ends with a rank of it: another takes its place."""
+        if self.first:
+            until(self.ranks, self.limit)
+            self.join()
+            if not until(lambda: self.ranks() == 2 * self.replica, self.limit):
+                self.wrong.append(f"the second replica does not join: {self.ranks()} ranks")
+            self.first.signal(0, signal.SIGKILL)
+            if not until(lambda: len(self.first.statuses()) == self.replica, self.limit) or self.first.statuses()[1][0] != 3:
+                self.wrong.append(f"exit statuses of the first replica: {self.first.statuses()}")
+        self.settle("begin")
+
     def join(self):
-        return self.start("--join", self.run)
+        for _ in range(self.replica):
+            process = self.start([TRAIN, "--join", self.run])
+        return process
 
     def kill(self, process):
         self.living.remove(process)
         process.kill()
         process.wait()
+        self.leaving += self.replica - 1
 
     def ranks(self):
         """How many the run has; 0 where it cannot be joined."""
@@ -79,12 +103,17 @@ class Run:
         just been lost is still in the run's list."""
         end_of = time.monotonic() + self.limit
         while not self.wrong:
-            until(self.whole, end_of - time.monotonic())
+            until(self.whole, min(end_of - time.monotonic(), 5 if self.replica > 1 else self.limit))
+            # A joiner whose replica is not whole waits for another one.
+            for _ in range(-len(self.living) % self.replica if not self.whole() else 0):
+                self.start([TRAIN, "--join", self.run])
             before, steady = count_of_lines(self.run), time.monotonic() + 2
             until(lambda: not self.whole() or (count_of_lines(self.run) > before + 2 and time.monotonic() > steady), end_of - time.monotonic())
             for process in [one for one in self.living if one.poll() is not None]:
                 self.living.remove(process)
-                if process is not may_fail or process.returncode not in (2, 3):
+                if process.returncode == 3 and self.leaving > 0:
+                    self.leaving -= 1
+                elif process is not may_fail or process.returncode not in (2, 3):
                     self.wrong.append(f"after '{event}' a rank has ended with {process.returncode}")
             if self.whole() and count_of_lines(self.run) > before + 2:
                 return
@@ -127,24 +156,26 @@ class Run:
         self.wrong += [f"{name} is left" for name in ("job.json", "secret") if os.path.exists(f"{self.run}/{name}")]
 
     def stop(self):
+        if self.first:
+            self.first.kill()
         for process in self.living:
             process.kill()
             process.wait()
 
 
-def fits(event, ranks):
+def fits(event, ranks, replica):
     """More than half of the ranks must stay."""
-    return ranks <= MOST - 2 if "join" in event and "killed" not in event else ranks >= 3 if "killed" in event else True
+    return ranks <= MOST[replica] - 2 * replica if "join" in event and "killed" not in event else ranks >= 3 if "killed" in event else True
 
 
 def run_trial(trial, folder, limit):
     run, rng = Run(folder, trial["algorithm"], limit), random.Random(trial["moments"])
     try:
-        run.settle("begin")
+        run.begin()
         for event in trial["events"]:
             if run.wrong:
                 break
-            if fits(event, len(run.living)):
+            if fits(event, len(run.living), run.replica):
                 run.happens(event, rng)
         if not run.wrong:
             run.end(rng)

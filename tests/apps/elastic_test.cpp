@@ -14,6 +14,8 @@
 
 #include "apps/data/loader.h"
 #include "apps/training/config/plugins.h"
+#include "apps/training/joining.h"
+#include "apps/training/training_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 #include "trainer_run.h"
@@ -112,6 +114,42 @@ std::vector<SafetensorsFile> continued_files(const json& config,
       of_run.length.stretches = stretches;
     });
     run.trainer->resume(mean, "file");
+    files[static_cast<std::size_t>(transport.rank())] = run.state_after(count);
+  });
+  return files;
+}
+
+using Kept = std::vector<std::optional<SafetensorsFile>>;
+
+/// What all ranks keep when one is lost after so many steps.
+Kept kept_after(const json& config, int ranks, int count) {
+  Kept kept(static_cast<std::size_t>(ranks));
+  FakeWorld(ranks).run([&](Transport& transport) {
+    TrainerRun run(config, transport);
+    for (int i = 0; i < count; ++i) run.trainer->step();
+    auto& own = kept[static_cast<std::size_t>(transport.rank())] = run.trainer->kept_state();
+    own->metadata[TrainingRun::kLost] = "1";
+  });
+  return kept;
+}
+
+/// The states of the ranks that go on with this in memory, as many steps later.
+std::vector<SafetensorsFile> went_on(const json& config, Kept kept, int count) {
+  std::vector<SafetensorsFile> files(kept.size());
+  FakeWorld(static_cast<int>(kept.size())).run([&](Transport& transport) {
+    auto& own = kept[static_cast<std::size_t>(transport.rank())];
+    read_kept(*own);
+    const RankLayout site{transport.size(), transport.size()};
+    const TrainConfig read = read_train_config(config, "test", site);
+    const std::optional<Handover> handover = plan_handover(&*own, read, transport);
+    REQUIRE(handover);
+    TrainerRun run(config, transport, [&](TrainConfig& of_run) {
+      of_run.length.stretches = handover->stretches;
+      if (handover->stretches.empty()) return;
+      of_run.length.batch_size = handover->stretches.back().batch_size / handover->replica;
+    });
+    hand_over(*handover, own, transport);
+    run.trainer->resume(*own, "test", handover->after_loss);
     files[static_cast<std::size_t>(transport.rank())] = run.state_after(count);
   });
   return files;
@@ -370,5 +408,51 @@ TEST_CASE("elastic/run: gossip goes on from the mean model") {
       test::check_same_tensors(straight[static_cast<std::size_t>(transport.rank())],
                                run.state_after(5));
     });
+  }
+}
+
+TEST_CASE("elastic/replica: replicas go on without one as ranks do, to the same numbers") {
+  for (const char* algorithm :
+       {R"({"type": "diloco", "period": 5})", R"({"type": "gossip_diloco", "period": 5})",
+        R"({"type": "gossip"})"}) {
+    // In the midst of a period, after an outer step, before the first one; 3 replicas and 2
+    for (const auto& [steps, replicas] : {std::pair{7, 3}, {5, 3}, {0, 3}, {6, 2}}) {
+      CAPTURE(algorithm);
+      CAPTURE(steps);
+      CAPTURE(replicas);
+      const json sync{{"algorithm", json::parse(algorithm)}}, one{{"batch_size", 12}};
+      json two = sync;
+      two["replica"] = 2;
+      Kept of_ranks = kept_after(elastic_run(sync, one), replicas, steps),
+           of_replicas = kept_after(elastic_run(two), 2 * replicas, steps);
+      of_ranks.erase(of_ranks.begin());
+      of_replicas.erase(of_replicas.begin(), of_replicas.begin() + 2);
+      const std::vector<SafetensorsFile> a = went_on(elastic_run(sync, one), of_ranks, 6),
+                                         b = went_on(elastic_run(two), of_replicas, 6);
+      for (std::size_t k = 0; k < a.size(); ++k) CHECK(test::farthest_in(a[k], b[2 * k]) < 1e-10);
+    }
+  }
+}
+
+TEST_CASE(
+    "elastic/replica: one of which a rank alone has taken an outer step takes another's state") {
+  const json config =
+      elastic_run({{"algorithm", {{"type", "diloco"}, {"period", 5}}}, {"replica", 2}});
+  Kept kept = kept_after(config, 4, 7);
+  for (const int torn : {0, 1}) {
+    CAPTURE(torn);
+    Kept of_one = kept;
+    of_one[static_cast<std::size_t>(2 * torn + 1)]->metadata[Trainer::kMet] = "10";
+    FakeWorld(4).run([&](Transport& transport) {
+      const TrainConfig read = read_train_config(config, "test", {4, 4});
+      const auto handover =
+          plan_handover(&*of_one[static_cast<std::size_t>(transport.rank())], read, transport);
+      REQUIRE(handover);
+      CHECK(handover->from == 1 - torn);
+      CHECK(handover->to == std::vector<int>{torn});
+      CHECK(handover->step == 7);
+    });
+    for (const SafetensorsFile& file : went_on(config, of_one, 3))
+      CHECK(file.metadata.at("step") == "10");
   }
 }

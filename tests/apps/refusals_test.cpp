@@ -160,6 +160,7 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | nor an all-reduce | elastic\.join: .*cannot join all-reduce; allowed: gossip, gossip_diloco, or diloco | elastic.join=true | sync.transport=zeromq | sync.algorithm=allreduce
 2 1 | nor what is measured | elastic\.join: .*is auto | elastic.join=true | sync.transport=zeromq | sync.topology.type=auto
 0 1 | gossip is joined | "join": true | elastic.join=true | sync.transport=zeromq
+2 2 | no replica of GPUs is joined | elastic\.join: .*with sync\.replica 2 each GPU of a replica | elastic.join=true | sync.transport=zeromq | sync.replica=2 | device=cuda
 )table",
                "small.json --dry-run --json");
   for (const std::string setting :

@@ -95,6 +95,7 @@ copy half one
 same whole half
 2 4 | others are asked for | now says 4 for sync.replica, the checkpoint was made with 2; give the same, add --elastic, or | --resume other | sync.replica=4
 0 4 | one replica | ^done | --resume other --elastic | sync.replica=4
+2 3 | a rank less | sync.replica: is 2, and this host has 3 of 3 ranks; allowed: 1, 3, or a multiple of 2 | --resume whole --elastic
 0 2 | a rank for each | ^done | --resume ranks --elastic | sync.replica=1 | batch_size=24
 0 6 | more of them | ^done | --resume one --elastic | sync.replica=3
 0 2 | back to ranks | ^done | --resume one --elastic | sync.replica=1 | steps=24
@@ -106,13 +107,13 @@ TEST_CASE("replica: what does not go is refused by its key, a dry run tells the 
   const Program program;
   write_run(program);
   program.play(R"table(
-2 4 | not a divisor | sync.replica: is 3, and a host has 4 ranks; allowed: 1, 2, 4 | sync.replica=3
-2 4 | not whole | sync.replica: is 1.5, and a host has | sync.replica=1.5
+2 4 | not a divisor | sync.replica: is 3, and this host has 4 of 4 ranks; allowed: 1, 2, 4, or a multiple of 3 ranks on each host | sync.replica=3
+2 4 | not whole | sync.replica: is 1.5, and this host has 4 of 4 ranks; allowed: 1, 2, 4$ | sync.replica=1.5
 2 4 | no number | sync.replica: expected a number .*, or "host", found the string 'node' | sync.replica=node
 2 4 | each at its own pace | sync.replica: is 2, but .* allowed: 1, or another algorithm | sync.replica=2 | sync.algorithm=async | deterministic=false
 2 4 | a quorum | sync.replica: is 2, but DiLoCo with a quorum .* allowed: 1, or "quorum": 0 | sync.replica=2 | sync.algorithm={"type":"diloco","period":5,"quorum":2} | deterministic=false
 2 4 | chosen by measurement | sync.replica: is 2, and a key of sync is auto | sync.replica=2 | sync.topology={"type":"auto"}
-2 4 | going on without a rank | elastic.survive: is true, but with sync.replica 2 a lost rank takes a part | sync.replica=2 | elastic={"survive":true}
+2 4 | ranks that come and go | sync.replica: is host, but ranks that are lost or join .* here 4 | sync.replica=host | elastic={"survive":true}
 0 4 | all of a host | 1 replica of 4 ranks | sync.replica=host | steps=1
 )table",
                "run.json --output out");

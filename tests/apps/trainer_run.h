@@ -54,6 +54,7 @@ struct TrainerRun {
         config(changed(read_train_config(json, "test", site), change)),
         trace(trace_shapes(config)),
         backend(open_backend(DeviceType::kCpu, 1)) {
+    site.replica = config.sync.replica;
     config.data.dataset->open();
     tell_classes(config);
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);

@@ -134,6 +134,30 @@ for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}' 
   end "$name" "$name.1.log" 3
 done
 
+# Of two replicas the one that loses a rank leaves, and comes back as a whole.
+for algorithm in gossip diloco; do
+  name=replica-$algorithm
+  settings=(--set sync.replica=2 --set batch_size=8 --set "sync.algorithm={\"type\": \"$algorithm\"}")
+  [ "$algorithm" = gossip ] || settings+=(--set sync.algorithm.period=20)
+  NAME=$work/$name mpirun --oversubscribe -n 4 -x NAME bash -c "$as_rank" _ "$train" run.json --output "$name" "${settings[@]}" >"$name.log" 2>&1 &
+  jobs=($!)
+  until_there "$name"
+  verify "$name: trains" wait_for_lines "$name" 3
+  round=0
+  for victim in 3 0; do
+    round=$((round + 1))
+    kill -KILL "$(ps -o pid= --ppid "$(cat "$name.pid.$victim")")"
+    verify "$name: the other rank leaves" says "$name.log" $round "rank [0-3] is lost, and its replica, ranks [0-3] to [0-3], leaves with it; the others go on"
+    verify "$name: the other replica goes on" says "$name.log" $round "going on without a restart, on 2 of 4 ranks, from step [1-9]"
+    verify "$name: with all samples" says "$name.log" $round "on 1 replica in place of 2, batch_size 16 in place of 8, 32 samples an update as before"
+    verify "$name: both come back" says "$name.log" $round "on 2 replicas in place of 1, batch_size 8 in place of 16"
+    steps_from "$name"
+  done
+  verify "$name: from memory" test ! -e "$name/checkpoints"
+  first=$(cat "$name.pid.1")
+  end "$name" "$name.log" 4
+done
+
 # A joiner that has a copy of the state need not wait for an outer step, nor do others wait for it.
 begin ahead --set sync.algorithm.period=1000
 join ahead 1

@@ -63,7 +63,7 @@ lose() {
   local name=$1 lines=$2 signal=$3 victims left job status k
   read -ra victims <<<"$4"
   shift 4
-  left=$((4 - ${#victims[@]}))
+  left=$((4 - ${#victims[@]} * ${replica:-1}))
   NAME=$work/$name with_ulfm 4 -x NAME bash -c "$as_rank" _ "$train" run.json "$@" --output "$name" >"$name.log" 2>&1 &
   job=$!
   wait_for_lines "$name" "$lines" || failed "$name: trains"
@@ -120,6 +120,13 @@ verify "early: from the start" grep -aq "on 3 of 4 ranks, from step 0" early.log
 lose crashed 120 SEGV 3 "${peers[@]}"
 lose stopped 120 STOP 2 --set sync.timeout_s=3
 verify "stopped: is ended" grep -aq "rank 2 on host .* does not answer and was ended" stopped.log
+
+# A replica leaves as a whole.
+parts=("${peers[@]}" --set sync.replica=2)
+replica=2 lose replica 120 KILL 1 "${parts[@]}"
+by_hand replica 2 "${parts[@]}"
+verify "replica: the other rank says why it leaves" grep -aqE "^rank 0: \[survive\] rank 1 on host .* is gone.*its replica, ranks 0 to 1, leaves with it" replica.log
+verify "replica: and the others" grep -aq "is gone.*; rank 0 of its replica leaves with it; going on without a restart, on 2 of 4 ranks" replica.log
 
 # What the ranks that are left cannot have ends the run, as without the key.
 NAME=$work/none with_ulfm 4 -x NAME bash -c "$as_rank" _ "$train" run.json "${peers[@]}" --set elastic.topology=hypercube --output none >none.log 2>&1 &

@@ -71,6 +71,7 @@ struct OpenJob {
   Folder folder;
   std::string roster;
   std::atomic<bool> there{false};  ///< `roster` and the secret are
+  int replica = 1;
   ZeroMqSettings settings{.identity = kJobIdentity};
 
   /// Runs `ranks` threads that are a job, and `other`, once it can join.
@@ -83,9 +84,10 @@ struct OpenJob {
     });
     world.run([&](Transport& fake) {
       JobRank own;
-      own.transport = make_zeromq_transport(world.transport(fake.rank()),
-                                            {.lets_join = lets_join, .identity = kJobIdentity},
-                                            kLimit, &own.membership);
+      own.transport = make_zeromq_transport(
+          world.transport(fake.rank()),
+          {.lets_join = lets_join, .replica = replica, .identity = kJobIdentity}, kLimit,
+          &own.membership);
       own.membership->set_identity(kJobIdentity);
       if (own.membership->rank() == 0) {
         settings.secret = folder.write("secret", own.membership->secret());
@@ -175,6 +177,52 @@ TEST_CASE(
             CHECK(own.sum() == 6);
           });
     }
+  }
+}
+
+TEST_CASE("comm/membership: a replica that loses a rank leaves, and one joins as a whole") {
+  for (const int lost : {1, 2}) {
+    CAPTURE(lost);
+    OpenJob job;
+    job.replica = 2;
+    job.run(
+        4,
+        [&](JobRank& own) {
+          const int rank = own.transport->rank(), replica = lost / 2;
+          own.transport->world().barrier();
+          if (rank / 2 == replica) {
+            own.drop();
+            if (rank == lost) return;
+            CHECK(error_of(ExitCode::kLost, [&] { own.regroup(); }) ==
+                  fmt::format("[zeromq] rank {} is lost, and its replica, ranks {} to {}, leaves "
+                              "with it; the others go on",
+                              lost, 2 * replica, 2 * replica + 1));
+            CHECK(own.membership->over());
+            return;
+          }
+          own.regroup_after_loss();
+          CHECK(own.transport->size() == 2);
+          CHECK(own.transport->rank() == rank - (replica == 0 ? 2 : 0));
+          CHECK(own.sum() == 3);
+          if (replica == 0) return;  // joiners would know of the first rank alone
+          OpenJob::admit(own);
+          own.regroup();
+          CHECK(own.sum() == 10);
+        },
+        [&] {
+          std::array<std::thread, 2> two;
+          for (std::thread& one : two) {
+            one = std::thread([&] {
+              if (lost < 2) return;
+              JobRank own = job.join();
+              own.regroup();
+              CHECK(own.transport->size() == 4);
+              CHECK(own.transport->rank() >= 2);
+              CHECK(own.sum() == 10);
+            });
+          }
+          for (std::thread& one : two) one.join();
+        });
   }
 }
 

@@ -97,14 +97,17 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& given_site, DataUse
                  "is {}, but there {} {}; allowed: <= {}", count, ranks == 1 ? "is" : "are",
                  counted(ranks, site.replica > 1 ? "replica" : "rank"), ranks);
   }
-  for (const auto& [key, used] : {std::pair{"elastic.survive", config.state.elastic.survive},
-                                  {"elastic.join", config.state.elastic.join}}) {
-    if (used && site.replica > 1)
-      root.error(key,
-                 "is true, but with sync.replica {} a lost rank takes a part of the model along; "
-                 "leave it out, and go on from a checkpoint by --resume … --elastic",
-                 site.replica);
-  }
+  if (config.state.elastic.join && site.replica > 1 && config.device.type == "cuda")
+    root.error("elastic.join",
+               "is true, but with sync.replica {} each GPU of a replica has parts of its state, "
+               "which a lost rank takes along; leave it out, and go on from a checkpoint by "
+               "--resume … --elastic",
+               site.replica);
+  if ((config.state.elastic.join || config.state.elastic.survive) && config.sync.replica_by_host)
+    root.error("sync.replica",
+               "is host, but ranks that are lost or join change how many a host has; give the "
+               "number, here {}",
+               site.replica);
   if (config.state.elastic.join && config.state.elastic.survive)
     root.error("elastic.survive",
                "is true, and so is join, which goes on over ZeroMQ; leave one of them out");

@@ -185,7 +185,8 @@ std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::str
 }
 
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
-                               const ElasticSettings& elastic, std::int64_t batch_size) {
+                               const ElasticSettings& elastic, std::int64_t batch_size,
+                               int replica) {
   const Stretch &last = stretches.back(), &first = stretches.front();
   Stretch next{.step = step,
                .ranks = ranks,
@@ -195,7 +196,8 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
     next.wanted = ranks * batch_size;
   } else if (elastic.keep_global_batch) {
     const std::int64_t wanted = last.wanted > 0 ? last.wanted : first.ranks * first.batch_size;
-    next.batch_size = std::max<std::int64_t>(1, std::llround(static_cast<double>(wanted) / ranks));
+    const double of_rank = static_cast<double>(wanted) / ranks / replica;
+    next.batch_size = std::max<std::int64_t>(1, std::llround(of_rank)) * replica;
   }
   // Drop stretches without steps.
   while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();
@@ -205,19 +207,24 @@ std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step
 }
 
 std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
-                    std::int64_t accumulate, const ElasticSettings& elastic) {
+                    std::int64_t accumulate, const ElasticSettings& elastic, int replica) {
   const Stretch& now = stretches.back();
   const Stretch& before = stretches.size() > 1 ? stretches[stretches.size() - 2] : now;
   const auto update = [&](const Stretch& stretch) {
     return stretch.ranks * stretch.batch_size * accumulate;
   };
-  std::string text = now.ranks == before.ranks
-                         ? fmt::format("from step {} on ", now.step)
-                         : fmt::format("elastic: from step {} on {} in place of {}, ", now.step,
-                                       counted(now.ranks, "rank"), before.ranks);
+  std::string text =
+      now.ranks == before.ranks
+          ? fmt::format("from step {} on ", now.step)
+          : fmt::format("elastic: from step {} on {} in place of {}, ", now.step,
+                        counted(now.ranks, replica > 1 ? "replica" : "rank"), before.ranks);
+  // As the config has it, of each rank
+  const auto batch = [&](const Stretch& stretch) {
+    return static_cast<double>(stretch.batch_size) / replica;
+  };
   text += now.batch_size == before.batch_size
-              ? fmt::format("batch_size {} as before, ", now.batch_size)
-              : fmt::format("batch_size {} in place of {}, ", now.batch_size, before.batch_size);
+              ? fmt::format("batch_size {} as before, ", batch(now))
+              : fmt::format("batch_size {} in place of {}, ", batch(now), batch(before));
   text += update(now) == update(before)
               ? fmt::format("{} an update as before", counted(update(now), "sample"))
               : fmt::format("{} an update in place of {}", counted(update(now), "sample"),

@@ -32,10 +32,13 @@ void mark_as_mean_of_ranks(SafetensorsFile& file, int ranks);
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);
 void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file);
 /// Appends a stretch from `step` on, with this batch size, or if 0 the one according to `elastic`.
+/// `ranks` may be replicas of so many, whose batch is that of all of them: as near as their number
+/// divides.
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
-                               const ElasticSettings& elastic, std::int64_t batch_size = 0);
+                               const ElasticSettings& elastic, std::int64_t batch_size = 0,
+                               int replica = 1);
 /// "elastic: from step 6 on 3 ranks in place of 4, batch_size 43 in place of 32, …"
 std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length,
-                    std::int64_t accumulate, const ElasticSettings& elastic);
+                    std::int64_t accumulate, const ElasticSettings& elastic, int replica = 1);
 
 }  // namespace starling

@@ -132,15 +132,16 @@ ElasticSettings read_elastic(ConfigSection& root) {
   if (!settings.keep_global_batch) settings.lr_power = power;
   elastic.read("topology", settings.topology,
                "in place of a sync.topology that cannot have so many ranks");
-  elastic.read("survive", settings.survive,
-               "after a lost rank the others go on in the same processes, from the newest "
-               "checkpoint; needs Open MPI 5 under mpirun --with-ft ulfm, and CPUs; elsewhere a "
-               "warning says so, and a lost rank ends the run");
+  elastic.read(
+      "survive", settings.survive,
+      "after a lost rank the others go on in the same processes, without its replica, from "
+      "the newest checkpoint; needs Open MPI 5 under mpirun --with-ft ulfm, and CPUs; elsewhere a "
+      "warning says so, and a lost rank ends the run");
   elastic.read(
       "join", settings.join,
-      "processes that know the secret may join while it runs (`--join`), and the others go "
-      "on without a rank that is lost, from what they have in memory; needs sync.transport "
-      "zeromq, and gossip, gossip_diloco or diloco");
+      "processes that know the secret may join while it runs (`--join`), with sync.replica as many "
+      "at once, and the others go on without a rank that is lost and its replica, from what they "
+      "have in memory; needs sync.transport zeromq, and gossip, gossip_diloco or diloco");
   elastic.read("rejoin", settings.rejoin, Range::closed(0, 1e6),
                "with join: how often a rank that was killed or has crashed is started again on its "
                "host, and joins");

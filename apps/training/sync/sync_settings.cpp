@@ -78,7 +78,7 @@ void read_verify(ConfigSection& sync, SyncSettings& settings) {
     sync.error("verify", "has nothing to compare: {}; allowed: off", why);
 }
 
-int read_replica(ConfigSection& sync, const SyncPartners& with) {
+int read_replica(ConfigSection& sync, const SyncPartners& with, bool& by_host) {
   std::string word;
   const int on_host = with.site.ranks_per_node;
   const double given = sync.number_or_word(
@@ -87,12 +87,17 @@ int read_replica(ConfigSection& sync, const SyncPartners& with) {
       "of all: with 4, 8 ranks are two replicas. Each rank updates a part of the model and keeps "
       "that part's states; on CPUs they share its memory, on GPUs each has the parameters, in bf16 "
       "and fp16 their fp32 numbers by parts; host: all ranks of a host");
-  const int replica = word.empty() ? static_cast<int>(given) : on_host;
+  by_host = !word.empty();
+  const int replica = by_host ? on_host : static_cast<int>(given);
   sync.resolve("replica", replica);
   const std::vector<int> allowed = replica_sizes(with.site);
   if (std::ranges::find(allowed, replica) == allowed.end() || given != std::floor(given))
-    sync.error("replica", "is {}, and a host has {}; allowed: {}", word.empty() ? given : on_host,
-               counted(on_host, "rank"), fmt::join(allowed, ", "));
+    sync.error("replica", "is {}, and this host has {} of {}; allowed: {}{}",
+               by_host ? on_host : given, on_host, counted(with.site.ranks, "rank"),
+               fmt::join(allowed, ", "),
+               replica > 1 && given == std::floor(given)
+                   ? fmt::format(", or a multiple of {} ranks on each host", replica)
+                   : "");
   return replica;
 }
 
@@ -138,7 +143,7 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
                    "gossip or allreduce, and the topology, by measurement at the start",
                    "type");
   settings.algorithm = read_first_algorithm(algorithm, settings);
-  settings.replica = read_replica(sync, given);
+  settings.replica = read_replica(sync, given, settings.replica_by_host);
   // A replica is a rank to all that follows
   RankLayout site = given.site;
   site.replica = settings.replica;

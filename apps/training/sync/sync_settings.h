@@ -39,9 +39,10 @@ struct SyncSettings : SyncPhase {
   bool auto_algorithm = false;
   nlohmann::json auto_figures;  ///< of that choice, for summary.json
   TransportPlan transport;
-  MixerKind mixer;        ///< sync.exchange
-  int replica = 1;        ///< sync.replica: ranks that share a model (comm/replica.h)
-  double lr_scale = 1.0;  ///< on the rate in steps whose gradient is the rank's own
+  MixerKind mixer;               ///< sync.exchange
+  int replica = 1;               ///< sync.replica: ranks that share a model (comm/replica.h)
+  bool replica_by_host = false;  ///< it is "host"
+  double lr_scale = 1.0;         ///< on the rate in steps whose gradient is the rank's own
   double bucket_bytes = 0.0, timeout_s = 300.0, heartbeat_s = 5.0;
   int max_ctas = 0;                 ///< see NcclSettings
   bool verify_checkpoints = false;  ///< sync.verify: before each checkpoint,

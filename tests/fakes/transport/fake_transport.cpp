@@ -510,6 +510,7 @@ class FakeTransport final : public Transport {
     return keep(
         world_->start_sum(rank_, label.lane, all, in, out, describe_sum(label), std::move(flow)));
   }
+  void check() override { world_->check(rank_); }
   bool done(Ticket ticket) override {
     if (!world_->done(*find(ticket))) return false;
     if (nodes_.count(ticket) == 0) return true;
