@@ -238,7 +238,8 @@ dtype 7 | 0 | w:{"dtype":7,"shape":[0],"data_offsets":[0,0]}
 shape must be a list | 0 | w:{"dtype":"F32","shape":3,"data_offsets":[0,0]}
 no whole number below 2^63 | 0 | w:{"dtype":"F32","shape":[@],"data_offsets":[0,0]} | @: -1 ; 1.0 ; "1" ; 9223372036854775808 ; 1e3 ; null
 7 dimensions | 4 | w:{"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[0,4]}
-too large | 0 | w:{"dtype":"U8","shape":@,"data_offsets":[0,0]} | @: [4294967296,4294967296] ; [9223372036854775807,2,0] ; [4611686018427387904]
+too large | 0 | w:{"dtype":"U8","shape":@,"data_offsets":[0,0]} | @: [4294967296,4294967296] ; [9223372036854775807,2,0]
+too large | 0 | w:{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}
 two whole numbers | 4 | w:{"dtype":"F32","shape":[1],"data_offsets":@} | @: [0] ; [0,4,8] ; [-1,3] ; [0,4.0] ; {} ; null ; ["0",4]
 do not lie in the 3 bytes of data | 3 | w:{"dtype":"F32","shape":[1],"data_offsets":[0,4]}
 do not lie in | 4 | w:{"dtype":"F32","shape":[1],"data_offsets":[4,0]}
