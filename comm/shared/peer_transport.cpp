@@ -134,6 +134,10 @@ class PeerTransport final : public ForwardingTransport {
     inner().wait(ticket);
     check();
   }
+  void check() override {
+    inner().check();
+    if (mixer_) mixer_->check();
+  }
   void prepare(const std::vector<std::vector<int>>& groups) override {
     prepared_ = true;
     inner().prepare(groups);
@@ -152,10 +156,6 @@ class PeerTransport final : public ForwardingTransport {
   const PeerMixer* watched() const { return mixer_; }
 
  private:
-  void check() {
-    if (mixer_) mixer_->check();
-  }
-
   CheckedWorld world_;
   std::unique_ptr<MemorySharing> sharing_;
   double timeout_seconds_;
