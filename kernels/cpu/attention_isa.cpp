@@ -598,9 +598,7 @@ static void set(Kernels<T>& table) {
   table.attention_backward = backward<Plain<T>, T>;
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<T, BFloat16>) {
-    // Processors with AMX multiply pairs at half the rate of multiply-adds in fp32, measured on a
-    // Xeon: 117 and 235 GFLOP/s a core.
-    if (!__builtin_cpu_supports("avx512bf16") || __builtin_cpu_supports("amx-bf16")) return;
+    if (!fast_bf16_pairs()) return;
     table.attention_forward = forward<Pairs, T>;
     table.attention_backward = backward<Pairs, T>;
   }

@@ -78,6 +78,7 @@ std::string_view bf16_unit() {
 }
 
 bool fast_bf16() { return bf16_unit() != "nothing"; }
+bool fast_bf16_pairs() { return bf16_unit() == "AVX512_BF16"; }
 
 std::string_view processor_name() {
   static const std::string name = [] {
