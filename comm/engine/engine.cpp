@@ -283,8 +283,7 @@ void WireEngine::throw_if_failed() {
   check_lost_ranks();
   if (!failed_ && !lost_) return;
   const std::scoped_lock lock(mutex_);
-  fail(ExitCode::kLost, "transport", {.rank = wire_->rank()}, "rank {}: {}", wire_->rank(),
-       failure_);
+  fail(ExitCode::kLost, "transport", {.rank = wire_->rank()}, "{}", failure_);
 }
 
 bool WireEngine::drive() {
