@@ -199,6 +199,7 @@ struct MixerKind {
   bool whole = false;
   /// The largest numbers alone, gathered by algorithms that compute such a mean themselves
   bool sparse = false;
+  bool unequal_data = false;  ///< ranks train on data of different kinds: data.partition dirichlet
 };
 using MixerKinds = Registry<MixerKind>;
 MixerKinds& mixers();

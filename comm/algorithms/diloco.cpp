@@ -134,7 +134,9 @@ struct ExchangeKeys {
     if (sparse.value_bits != 2 && sparse.value_bits != 4 && sparse.value_bits != 8)
       keys.error("value_bits", "is {}; allowed: 2, 4, 8", sparse.value_bits);
     keys.read("aggregate", sparse.of_all, {{"senders", false}, {"ranks", true}},
-              "exchange sparse: a number's mean is over the ranks that sent it, or over all");
+              "exchange sparse: a number's mean is over the ranks that sent it, or over all, which "
+              "is the default where data.partition is dirichlet: ranks with unequal data send "
+              "unequal places");
   }
   /// Refuses keys that do not go with this exchange, but with those that are `needed`.
   void refuse(std::initializer_list<const char*> keys, const char* exchange,
@@ -163,6 +165,10 @@ struct ExchangeKeys {
       instead("outer_lr", settings.lr, 1.0);
       instead("outer_momentum", settings.momentum, 0.0);
       instead("error_feedback", feeds_back, true);
+      if (exchange.unequal_data && !config.has("aggregate")) {
+        sparse.of_all = true;
+        config.resolve("aggregate", "ranks");
+      }
       sparse.block = block;
       instead("block", sparse.block, std::int64_t{4096});
       if (sparse.block < 32 || sparse.block > 65536)

@@ -79,7 +79,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& given_site, DataUse
                 config.length.batch_size, *config.task);
   config.state.ema = read_average(root, config.optimizer);
   config.optimizer.clip = read_clip(root);
-  config.sync = read_sync(root, {config.device, config.optimizer, *config.model, given_site});
+  config.sync = read_sync(root, {config.device, config.optimizer, *config.model, given_site,
+                                 config.data.dirichlet_alpha > 0.0});
   RankLayout site = given_site;
   site.replica = config.sync.replica;
   config.state.lookahead = read_lookahead(root, config.optimizer, config.sync);

@@ -147,7 +147,8 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
   // A replica is a rank to all that follows
   RankLayout site = given.site;
   site.replica = settings.replica;
-  const SyncPartners with{given.device, given.optimizer, given.model, site.replicas()};
+  const SyncPartners with{given.device, given.optimizer, given.model, site.replicas(),
+                          given.unequal_data};
   given.optimizer.rule->know_ranks(with.site.ranks);
   for (const ParameterGroup& group : given.optimizer.groups)
     group.rule->know_ranks(with.site.ranks);
@@ -189,6 +190,7 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
       "int8 quarters them, int4 leaves an eighth, and what is mixed keeps the ranks' mean to "
       "rounding; sparse, for diloco: the largest numbers alone (fp32 in a run in fp64: fp64)");
   settings.mixer = mixers().make(exchange, "sync.exchange");
+  settings.mixer.unequal_data = with.unequal_data;
   std::string scale_word;
   settings.lr_scale = sync.number_or_word(
       "lr_scale", settings.lr_scale, Range::positive(), {"sqrt_ranks"}, scale_word,
