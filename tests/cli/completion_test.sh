@@ -4,10 +4,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 # completes "WORD WORD … LAST" WANTED…: bash offers each WANTED for the last word ("" after a blank;
 # "=" is a word of its own, as bash takes words apart).
+verify "bash" bash -c '"$0"/scripts/completion.sh bash "$1"/bin/starling-{train,topo,doctor} >completion' "$root" "$build"
+# shellcheck disable=SC1091
+source ./completion
 completes() {
-  "$root/scripts/completion.sh" bash "$build/bin/starling-train" "$build/bin/starling-topo" "$build/bin/starling-doctor" >completion
-  # shellcheck disable=SC1091
-  source ./completion
   local wanted name
   mapfile -t COMP_WORDS < <(sed 's/ /\n/g; s/=/\n=\n/g' <<<"$1")
   COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMPREPLY=()

@@ -11,7 +11,7 @@ def run(words):
 
 # As --help has them: an option, its kind, and the ends of its range.
 OPTION = re.compile(r"^ +(?:-\w,)?(--[\w-]+) (INT|UINT|FLOAT)(?::([^\s=]+?)\.\.([^\s=]+))?")
-faults, walked = [], 0
+faults, walked, read = [], 0, set()
 for name in ("train", "predict", "prepare", "report", "topo", "bench", "doctor"):
     program = [f"{sys.argv[1]}/starling-{name}"]
     text = run(program + ["--help"]).stdout
@@ -28,11 +28,17 @@ for name in ("train", "predict", "prepare", "report", "topo", "bench", "doctor")
             if least is None:
                 faults.append(f"{where}: --help names no range")
                 continue
-            bad = ["nan", "inf", "-inf", "abc", "1x", "1e999", "-1e999", "1" + "0" * 400, "-1" + "0" * 400, "--1", " ", "1,2"]
+            # Each option's own are the ends. How a number is read is one function of each kind: a
+            # program's first of the kind meets all of them.
+            bad, first = ["nan"], (name, kind) not in read
+            read.add((name, kind))
+            if first: bad += ["inf", "-inf", "abc", "1x", "1e999", "-1e999", "1" + "0" * 400, "-1" + "0" * 400, "--1", " ", "1,2"]
             if kind == "FLOAT":
-                bad += [repr(float(most) * (2 if float(most) > 0 else 0.5) + 1), repr(float(least) - max(1.0, abs(float(least)))), "1e-320"]
+                bad += [repr(float(most) * (2 if float(most) > 0 else 0.5) + 1), repr(float(least) - max(1.0, abs(float(least))))]
+                if first: bad += ["1e-320"]
             else:
-                bad += ["1e3", "1.0", "0x10", "010", "+1", "1'000", "99999999999999999999", "-99999999999999999999", str(int(most) + 1), str(int(least) - 1)]
+                bad += [str(int(most) + 1), str(int(least) - 1)]
+                if first: bad += ["1e3", "1.0", "0x10", "010", "+1", "1'000", "99999999999999999999", "-99999999999999999999"]
             for value in bad:
                 said = run(program + command + [option + "=" + value])
                 text = said.stdout + said.stderr
