@@ -162,6 +162,6 @@ suspend() { # NAME LAUNCH... -- OPTION...: stops all ranks for longer than any l
   verify "$name: goes on after all its ranks were stopped" bash -c "cat $name.log $name.end; [ \"\$(cat $name.end)\" = 0 ]"
 }
 suspend suspended-direct -- --set sync.transport=direct
-suspend suspended-messages -- --set sync.transport=mpi --set sync.algorithm=allreduce
-[ ! -f apart.sh ] || suspend suspended-apart --mca btl self,tcp ./apart.sh -- --set sync.transport=mpi
+if [ -f apart.sh ]; then suspend suspended-apart --mca btl self,tcp ./apart.sh -- --set sync.transport=mpi --set sync.algorithm=allreduce; fi
+if [ ! -f apart.sh ] || nightly; then suspend suspended-messages -- --set sync.transport=mpi --set sync.algorithm=allreduce; fi
 finish

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Signals, resume, and a rank that dies.
+# Signals and resume.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
@@ -109,10 +109,4 @@ kill -TERM $pid
 ended early 75 $pid
 verify "it says so" grep -q "before the first step" early.log
 
-mpirun --oversubscribe -n 3 "$train" small.json --output killed >killed.log 2>&1 &
-pid=$!
-wait_for_lines killed 5 || { cat killed.log >>"$work/.out"; failed "three ranks run"; }
-victim=$(pgrep -P $pid -x starling-train | tail -1)
-kill -KILL "$victim"
-ended killed "137|1|3" $pid
 finish
