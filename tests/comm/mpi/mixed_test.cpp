@@ -49,12 +49,17 @@ TEST_CASE(
   // which nobody shares with.
   std::vector<std::vector<int>> layouts{{0, 1, 0, 1}, {0, 0, 0, 0}};
   if (ranks > 2) layouts.push_back({0, 0, 1, 1});
+  std::size_t turn = 0;
   for (const auto& [job, reads, nodes] : test::contract_jobs(ranks)) {
     CAPTURE(job.algorithm.dump());
     CAPTURE(job.topology.dump());
     CAPTURE(job.exchange);
     const std::vector<double> expected = test::run_fake(job, ranks)[own];
-    for (const std::vector<int>& hosts : layouts) {
+    ++turn;
+    for (std::size_t k = 0; k < layouts.size(); ++k) {
+      // On three ranks, as for every change, a job meets one layout; on 2 and 4, at night, all
+      if (ranks == 3 && turn % layouts.size() != k) continue;
+      const std::vector<int>& hosts = layouts[k];
       REQUIRE(static_cast<std::size_t>(ranks) <= hosts.size());
       int mates = -1;
       for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r)
