@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: longer at night
 # Ranks that join a run (--join), as processes: of an mpirun, of a run that began with one rank; those
 # that are killed and come back, by themselves too; what is refused, while the run goes on.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -108,6 +109,7 @@ done
 # to go back to. A rank notices a loss itself, or hears of it from another one. diloco's ranks compare digests of what must be equal whenever they go on.
 for algorithm in '{"type": "gossip"}' '{"type": "gossip_diloco", "period": 20}' '{"type": "diloco", "period": 20}'; do
   name=$(sed -E 's/.*"type": "([a-z_]*)".*/\1/' <<<"$algorithm")
+  [ "$name" != gossip_diloco ] || nightly || continue
   begin "$name" --set "sync.algorithm=$algorithm"
   join "$name" 1
   verify "$name: a rank joins" says "$name.0.log" 1 "elastic: from step .* on 2 ranks in place of 1"
@@ -136,6 +138,7 @@ done
 
 # Of two replicas the one that loses a rank leaves, and comes back as a whole.
 for algorithm in gossip diloco; do
+  [ $algorithm = gossip ] || nightly || continue
   name=replica-$algorithm
   settings=(--set sync.replica=2 --set batch_size=8 --set "sync.algorithm={\"type\": \"$algorithm\"}")
   [ "$algorithm" = gossip ] || settings+=(--set sync.algorithm.period=20)
