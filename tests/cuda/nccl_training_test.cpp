@@ -148,10 +148,11 @@ TEST_CASE(
     CAPTURE(std::string(variant.name));
     ++turn;
     constexpr std::int64_t kSteps = 11;
-    const json config = with(
-        with(graph_config(kSteps),
-             {{"accumulate", variant.accumulate}, {"data", {{"limit", 60}}}, {"batch_size", 2}}),
-        variant.patch);
+    const json config =
+        with(with(graph_config(kSteps), {{"accumulate", variant.accumulate},
+                                         {"data", {{"limit", 60}, {"image_size", 4}}},
+                                         {"batch_size", 2}}),
+             variant.patch);
     const std::vector<GraphOutcome> wanted =
         train(variant.ranks, eager(config), {.way = Way::kStaged});
     const auto check = [&](const json& run, const RunOptions& options, std::int64_t period) {
@@ -184,38 +185,43 @@ TEST_CASE(
 TEST_CASE(
     "nccl/training: every family has the bits of steps through host memory, and is replayed where "
     "its work repeats") {
-  const json sgd{{"optimizer", {{"type", "sgd"}, {"lr", 0.01}, {"momentum", 0.8}}}},
-      heavy = with(sgd, {{"precision", "fp16"}}), int8{{"sync", {{"exchange", "int8"}}}},
-      adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}};
+  const json none = json::object(),
+             sgd{{"optimizer", {{"type", "sgd"}, {"lr", 0.01}, {"momentum", 0.8}}}},
+             heavy = with(sgd, {{"precision", "fp16"}}), int8{{"sync", {{"exchange", "int8"}}}},
+             adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}};
   struct Variant {
     json algorithm;
     const char* topology;
     bool repeats;
     json patch = json::object();
+    /// With peers, too: what reads a neighbour's memory, and one of each other kind of exchange
+    bool peers = false;
   };
   const Variant variants[] = {
-      {{{"type", "gossip"}, {"order", "atc"}}, "one-peer-exp", true},
+      {{{"type", "gossip"}, {"order", "atc"}}, "one-peer-exp", true, none, true},
       {{{"type", "gossip"}, {"order", "atc"}}, "complete", true, heavy},
       {{{"type", "gossip"}, {"interval", 2}, {"global_every", 2}, {"mix_states", 2}},
        "one-peer-exp",
-       false},
-      {{{"type", "gossip"}, {"global_above", 1e-6}, {"check_every", 2}}, "ring", false},
-      {{{"type", "gossip"}, {"global_every", 3}}, "one-peer-exp", true},
+       false,
+       none,
+       true},
+      {{{"type", "gossip"}, {"global_above", 1e-6}, {"check_every", 2}}, "ring", false, none, true},
+      {{{"type", "gossip"}, {"global_every", 3}}, "one-peer-exp", true, none, true},
       {{{"type", "qgm"}}, "one-peer-exp", true, sgd},
-      {{{"type", "qgm"}, {"order", "awc"}}, "static-ring", true, heavy},
+      {{{"type", "qgm"}, {"order", "awc"}}, "static-ring", true, heavy, true},
       {{{"type", "decentlam"}}, "static-ring", true, heavy},
-      {{{"type", "gradient_tracking"}}, "one-peer-exp", false, heavy},
-      {{{"type", "momentum_tracking"}}, "one-peer-exp", false, sgd},
+      {{{"type", "gradient_tracking"}}, "one-peer-exp", false, heavy, true},
+      {{{"type", "momentum_tracking"}}, "one-peer-exp", false, sgd, true},
       {{{"type", "exact_diffusion"}}, "one-peer-exp", true},
       {{{"type", "push_sum"}}, "directed-exp", false},
-      {{{"type", "allreduce"}, {"delay", true}, {"average", false}}, "ring", true},
+      {{{"type", "allreduce"}, {"delay", true}, {"average", false}}, "ring", true, none, true},
       {{{"type", "local_sgd"}, {"period", 3}, {"start", 2}, {"states", "average"}},
        "ring",
        false,
        sgd},
-      {{{"type", "slowmo"}, {"period", 4}, {"inner", "gossip"}}, "one-peer-exp", false},
+      {{{"type", "slowmo"}, {"period", 4}, {"inner", "gossip"}}, "one-peer-exp", false, none, true},
       {{{"type", "diloco"}, {"period", 4}, {"delay", 2}}, "ring", false},
-      {{{"type", "gossip"}, {"error_feedback", true}}, "one-peer-exp", true, int8},
+      {{{"type", "gossip"}, {"error_feedback", true}}, "one-peer-exp", true, int8, true},
       {{{"type", "gossip"}, {"order", "atc"}, {"consensus_step", 0.5}},
        "complete",
        true,
@@ -232,24 +238,34 @@ TEST_CASE(
        "ring",
        false,
        with(adamw, {{"precision", "fp16"}})},
-      {{{"type", "gossip"}}, "one-peer-exp", false, {{"sync", {{"batch_norm", "sync"}}}}},
+      {{{"type", "gossip"}}, "one-peer-exp", false, {{"sync", {{"batch_norm", "sync"}}}}, true},
       {{{"type", "allreduce"}}, "ring", false, with(heavy, {{"sync", {{"batch_norm", "sync"}}}})},
       {{{"type", "allreduce"}, {"scatter_gather", true}}, "ring", true},
-      {{{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}}, "ring", true, heavy},
+      {{{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}},
+       "ring",
+       true,
+       heavy,
+       true},
       {{{"type", "local_sgd"}, {"period", 3}, {"gradients", "node"}, {"ranks_per_node", 2}},
        "ring",
        false},
   };
   constexpr int kRanks = 4;
+  // A model whose work depends on the step is in the test above
+  const json small{{"data", {{"limit", 60}, {"image_size", 4}}},
+                   {"batch_size", 2},
+                   {"sync", {{"bucket_mb", 0.0001}}},
+                   {"model", {{"layers", json::parse(R"([{"type": "batch_norm"},
+          {"type": "global_avg_pool"}, {"type": "linear", "out_features": 7},
+          {"type": "linear", "out_features": 4}])")}}}};
   for (const Variant& variant : variants) {
     CAPTURE(variant.algorithm.dump());
     const json keys{
         {"sync", {{"algorithm", variant.algorithm}, {"topology", {{"type", variant.topology}}}}}};
-    const json config =
-        with(with(with(graph_config(12), {{"data", {{"limit", 60}}}, {"batch_size", 2}}), keys),
-             variant.patch);
+    const json config = with(with(with(graph_config(12), small), keys), variant.patch);
     const std::vector<GraphOutcome> wanted = train(kRanks, eager(config), {.way = Way::kStaged});
     for (const Way way : {Way::kNccl, Way::kPeers}) {
+      if (way == Way::kPeers && !variant.peers) continue;
       CAPTURE(static_cast<int>(way));
       // its first steps are issued
       const std::vector<GraphOutcome> replayed = train(kRanks, config, {.way = way});
@@ -289,16 +305,17 @@ TEST_CASE("nccl/training: ranks that are one replica have the numbers of one wit
     }
     return result;
   };
-  const json plain =
-      with(graph_config(12),
-           {{"model", {{"layers", json::parse(R"([{"type": "flatten"},
+  const json plain = with(
+      graph_config(12),
+      {{"model", {{"layers", json::parse(R"([{"type": "flatten"},
           {"type": "linear", "out_features": 9}, {"type": "gelu"},
           {"type": "linear", "out_features": 4}])")}}},
-            {"precision", "fp64"},
-            {"schedule", {{"type", "constant"}, {"warmup_steps", nullptr}}},
-            {"evaluate", {{"every_steps", 5}}},
-            {"checkpoint", {{"every_steps", 5}, {"keep", 9}}},
-            {"data", {{"limit", 36}, {"augment", {{"flip", false}, {"crop_padding", 0}}}}}});
+       {"precision", "fp64"},
+       {"schedule", {{"type", "constant"}, {"warmup_steps", nullptr}}},
+       {"evaluate", {{"every_steps", 5}}},
+       {"checkpoint", {{"every_steps", 5}, {"keep", 9}}},
+       {"data",
+        {{"limit", 36}, {"image_size", 4}, {"augment", {{"flip", false}, {"crop_padding", 0}}}}}});
   const json adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}},
       variants[] = {
           topology("one-peer-exp"),
