@@ -103,16 +103,17 @@ address_sanitizer() { # FUZZ_SECONDS NAME...
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   sanitized asan "$@"
 }
-thread_sanitizer() {
+thread_sanitizer() { # NAME...
   export TSAN_OPTIONS=suppressions=$root/.ci/tsan.supp:second_deadlock_stack=1:halt_on_error=0
   export OMP_NUM_THREADS=1
-  sanitized tsan 1 comm comm_families starling-train
-  # The trainer's own threads over MPI: communication, loader, signals.
+  sanitized tsan 1 starling-train "$@"
+  # The trainer's own threads over MPI: communication, loader, signals. A small model has as many
+  # buckets to hand over as a large one.
   local folder log
   folder=$(mktemp -d) && log=$folder/log
   for topology in complete base-2; do
     plain_layout mpirun --oversubscribe -n 3 build-tsan/bin/starling-train configs/synthetic_mlp.json --set data.limit=2048 \
-      --set data.test_limit=256 --set steps=150 --set log_every=1 --set "sync.topology={\"type\": \"$topology\"}" --set checkpoint.every_steps=50 \
+      --set data.test_limit=256 --set 'model.hidden=[64, 64]' --set sync.bucket_mb=0.01 --set steps=60 --set log_every=1 --set "sync.topology={\"type\": \"$topology\"}" --set checkpoint.every_steps=20 \
       --output "$folder/$topology" >"$log" 2>&1 && ! grep -q 'WARNING: ThreadSanitizer' "$log" || { cat "$log" && return 1; }
   done
   rm -r "$folder"

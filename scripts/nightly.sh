@@ -51,11 +51,11 @@ tests() {
   ctest --test-dir "$build" -F --output-on-failure --no-tests=error --parallel "$(test_jobs)" --output-junit "$passed/$1.xml" -L nightly "${@:2}"
 }
 semantics() { tests semantics -LE cli -R '^(semantics|bits|comm_mpi)_'; }
-programs() { tests programs -R '^nightly_'; }
+programs() { tests programs -R '^(nightly|cudnn)_'; }
 sanitizers() {
   sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm comm_families apps fuzz_config fuzz_dataset fuzz_tokenizer fuzz_checkpoint fuzz_flight
   note_green asan 1200
-  thread_sanitizer
+  thread_sanitizer comm comm_families
   note_green tsan 600
 }
 fuzz() { (sanitizers=address,undefined address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_tokenizer fuzz_chat fuzz_picture fuzz_shards fuzz_network fuzz_messages fuzz_checkpoint fuzz_flight); }
