@@ -1,5 +1,9 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -50,6 +54,8 @@ struct World {
   bool recording = false, answers = false;
   std::vector<shim::Call> calls;
   std::map<void*, std::size_t> blocks;  ///< of device memory
+  std::mutex mapping;
+  std::map<void*, std::size_t> mapped;
   std::size_t in_use = 0;
   std::atomic<bool> held{false}, skipped{false};
   /// Recordings so far; while held, up to which the device has come
@@ -142,11 +148,38 @@ void finish_capture(shim::Capture& capture) {
   own_capture.reset();
 }
 
-/// Full of NaN: what nobody wrote must not count.
+/// Full of NaN: what nobody wrote must not count. Large blocks, such as a pool's slab, map the
+/// pages of one file over and over: what is touched of them alone costs.
 void* take(std::size_t bytes) {
-  void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-  if (memory && !world().skipped) std::memset(memory, 0xff, bytes);
+  constexpr std::size_t kPart = std::size_t{4} << 20;
+  if (bytes < kPart) {
+    void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+    if (memory && !world().skipped) std::memset(memory, 0xff, bytes);
+    return memory;
+  }
+  static const int file = [] {
+    const std::vector<char> part(kPart, '\xff');
+    const int made = memfd_create("starling-fake-memory", MFD_CLOEXEC);
+    return write(made, part.data(), kPart) == static_cast<ssize_t>(kPart) ? made : -1;
+  }();
+  const int access = PROT_READ | PROT_WRITE;
+  void* memory = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  for (std::size_t at = 0; at < bytes; at += kPart) {
+    if (mmap(static_cast<char*>(memory) + at, std::min(kPart, bytes - at), access,
+             MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED)
+      fail(ExitCode::kMemory, "shim", "no memory can be mapped: {}", std::strerror(errno));
+  }
+  const std::lock_guard lock(world().mapping);
+  world().mapped[memory] = bytes;
   return memory;
+}
+void give_back(void* memory) {
+  const std::lock_guard lock(world().mapping);
+  const auto it = world().mapped.find(memory);
+  if (it == world().mapped.end()) return std::free(memory);
+  munmap(memory, it->second);
+  world().mapped.erase(it);
 }
 
 }  // namespace
@@ -333,7 +366,7 @@ void device_free(void* memory) noexcept {
     world().blocks.erase(it);
   }
   world().note({.kind = shim::CallKind::kFree, .label = "device", .to = memory});
-  std::free(memory);
+  give_back(memory);
 }
 void* pinned_allocate(std::size_t bytes) {
   refuse_in_capture("cudaHostAlloc");
@@ -354,7 +387,7 @@ void pinned_free(void* memory) noexcept {
         "(cudaErrorStreamCaptureUnsupported)");
   }
   world().note({.kind = shim::CallKind::kFree, .label = "pinned", .to = memory});
-  std::free(memory);
+  give_back(memory);
 }
 
 void copy_async(void* to, const void* from, std::size_t bytes, CopyKind kind, StreamHandle stream) {
