@@ -163,6 +163,14 @@ TEST_CASE(
   gpu().batch_norm_forward(alone);
   CHECK(to_numbers(alone.saved_mean) == to_numbers(whole.saved_mean));
   CHECK(to_numbers(alone.saved_inv_std) == to_numbers(whole.saved_inv_std));
+  // Every block normalises by the statistics that one of them saves.
+  const Tensor again(gpu(), shape, DType::kFloat32);
+  gpu().batch_norm_forward({.x = in,
+                            .y = again,
+                            .saved_mean = whole.saved_mean,
+                            .saved_inv_std = whole.saved_inv_std,
+                            .training = false});
+  CHECK(to_numbers(again) == to_numbers(y));
 }
 
 TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes is refused") {

@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <type_traits>
 
 #include "core/tensor.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
-#include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/runtime/launch.h"
 
 // How kernels that compute per channel cover a matrix [rows, channels]. A block takes a tile of
 // columns and one part of the rows; a thread takes a group of adjacent channels and every n-th row,
 // so that per-channel values stay in its registers and a warp reads whole lines of 128 bytes. Sums
-// over rows are combined within the block (sum_over_rows), then over the parts by the tile's last
-// block to arrive (sum_over_parts), both in a fixed order.
+// over rows are combined within the block (sum_over_rows), which leaves them for its part
+// (store_sums). Over the parts they are combined (combine_parts) by each block of the kernel that
+// follows, or where none follows by the tile's last block to arrive. All in a fixed order.
 namespace starling::cuda {
 
 /// One or two blocks of this size fill a multiprocessor; so there are few parts to combine.
@@ -36,10 +37,13 @@ struct ColumnTiles {
 
 /// Tiles for groups of `group` channels: as many blocks as the device runs at once (`blocks`, at
 /// most 2 · arrivals, the number of counters for tiles), with at least two rows per thread if
-/// possible.
+/// possible. The sums of all parts, 2 a channel, that a block of the next kernel combines are at
+/// most a quarter as many as the part's numbers of the matrix: parts · 2 <= rows / parts / 4.
 inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blocks,
                                 Index arrivals) {
   constexpr Index kRowsPerThread = 2, kMostCombined = 20000;
+  const Index most_parts =
+      std::max<Index>(1, static_cast<Index>(std::sqrt(static_cast<double>(rows) / 8.0)));
   ColumnTiles t{.rows = rows, .channels = channels};
   const Index groups = (channels + group - 1) / group,
               most_blocks = std::clamp<Index>(blocks, 1, 2 * arrivals);
@@ -47,13 +51,15 @@ inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blo
   const auto cut = [&] {
     t.tiles = static_cast<unsigned>((groups + t.width - 1) / t.width);
     const Index step = kColumnThreads / t.width * kRowsPerThread,
-                most = std::max<Index>(1, most_blocks / t.tiles);
+                most = std::clamp<Index>(most_blocks / t.tiles, 1, most_parts);
     t.part_rows = std::max<Index>(1, ((rows + most - 1) / most + step - 1) / step) * step;
     t.parts = static_cast<unsigned>(std::max<Index>(1, (rows + t.part_rows - 1) / t.part_rows));
   };
   cut();
-  // Narrower tiles distribute the combining to more blocks, down to 128 bytes of a row.
-  while (group > 1 && t.width > 8 && Index{2} * t.parts * t.width * group > kMostCombined) {
+  // Narrower tiles distribute the combining to more blocks, down to 128 bytes of a row, or 64 where
+  // blocks would be too few otherwise: such a matrix is small and stays in the cache.
+  while (group > 1 && ((t.width > 8 && Index{2} * t.parts * t.width * group > kMostCombined) ||
+                       (t.width > 4 && most_blocks / t.tiles > most_parts))) {
     t.width /= 2;
     cut();
   }
@@ -130,13 +136,6 @@ __device__ __forceinline__ ColumnPlace<kBack> column_place(const ColumnTiles& t)
                 place.channel;
   return place;
 }
-/// True for one thread per group of channels in the whole grid.
-template <bool kBack>
-__device__ __forceinline__ bool is_for_channels(const ColumnPlace<kBack>& place,
-                                                const ColumnTiles& t) {
-  return place.part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width;
-}
-
 /// Software pipeline over `count` rows, kRows at a time: load.template operator()<kAll>(first, n)
 /// issues loads of rows first … first + n - 1; work.template operator()<kAll>(result of load,
 /// first, n) processes them; n is kRows if kAll. The next rows are loaded before the current ones
@@ -210,8 +209,8 @@ __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) 
   }
 }
 
-/// Shared memory of a kernel that calls sum_over_rows() for 2·kSize values of type C and then
-/// sum_over_parts<kSize>(), which use the same memory.
+/// Shared memory of a kernel that calls sum_over_rows() for 2·kSize values of type C, or
+/// combine_parts<kSize>(), or one after the other.
 template <class C, int kSize>
 struct ColumnSums {
   /// Partial sums that a thread loads together
@@ -221,28 +220,30 @@ struct ColumnSums {
   static_assert(kSize % kGroup == 0 && kBytes <= 48 << 10);
 };
 
-/// Sums over all parts, two sums for each channel of a group. `sums`: kSize first sums, then kSize
-/// second sums, valid in the threads that have the results of sum_over_rows(). The tile's last
-/// block calls add(part, origin, the part's first number, its second, sum, other sum) for each part
-/// and channel, then take(channel, part 0's first number, sum, other sum) for each channel.
-/// `shared` may be that of sum_over_rows(); arrivals: see last_block.h. `partial` is
-/// [parts][2][channels], not __restrict__, since other blocks write it.
-template <int kSize, class C, class Add, class Take>
-__device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* partial,
-                                               unsigned* arrivals, const ColumnTiles& t,
-                                               const ColumnPlace<false>& place,
-                                               unsigned char* shared, const Add& add,
-                                               const Take& take) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (place.inside && thread < t.width) {
-    C* out = partial + 2 * place.part * t.channels + place.channel;
+/// Writes two sums for each channel of a group to partial[parts][2][channels]. `sums`: kSize first
+/// sums, then kSize second sums, valid in the threads that have the results of sum_over_rows().
+template <int kSize, class C>
+__device__ __forceinline__ void store_sums(const C (&sums)[2 * kSize], C* partial,
+                                           const ColumnTiles& t, const ColumnPlace<false>& place) {
+  if (!place.inside || static_cast<int>(threadIdx.x) >= t.width) return;
+  C* out = partial + 2 * place.part * t.channels + place.channel;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      out[j] = sums[j];
-      out[t.channels + j] = sums[kSize + j];
-    }
+  for (int j = 0; j < kSize; ++j) {
+    out[j] = sums[j];
+    out[t.channels + j] = sums[kSize + j];
   }
-  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
+}
+
+/// Combines what the blocks of all parts of this tile stored: add(part, origin, the part's first
+/// number, its second, sum, other sum) for each part and channel, then take(channel, origin, sum,
+/// other sum) in one thread for each channel, where the origin is part 0's first number. Every
+/// block that calls it finds the same bits. All its threads call it; `shared` may be that of
+/// sum_over_rows(). `partial` is not __restrict__: other blocks of the same kernel may write it.
+template <int kSize, class C, class Add, class Take>
+__device__ __forceinline__ void combine_parts(const C* partial, const ColumnTiles& t,
+                                              unsigned char* shared, const Add& add,
+                                              const Take& take) {
+  const int thread = static_cast<int>(threadIdx.x);
   constexpr int kGroup = ColumnSums<C, kSize>::kGroup;
   double* totals = reinterpret_cast<double*>(shared);
   const int columns = t.width * kSize, groups = columns / kGroup;
@@ -268,20 +269,17 @@ __device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* pa
   const int at = thread % kGroup * kColumnThreads + thread / kGroup;
   take(own, partial[own], totals[at], totals[kGroup * kColumnThreads + at]);
 }
-
-/// sum_over_rows() and sum_over_parts() for plain sums; calls to.take(channel, sum, other sum).
-template <int kSize, class C, class To>
-__device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, unsigned* arrivals,
-                                            const ColumnTiles& t, const ColumnPlace<false>& place,
-                                            unsigned char* shared, const To& to) {
-  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
-  sum_over_parts<kSize>(
-      sums, partial, arrivals, t, place, shared,
+/// combine_parts() for plain sums; calls take(channel, sum, other sum).
+template <int kSize, class C, class Take>
+__device__ __forceinline__ void combine_sums(const C* partial, const ColumnTiles& t,
+                                             unsigned char* shared, const Take& take) {
+  combine_parts<kSize>(
+      partial, t, shared,
       [](Index, C, C first, C second, double& sum, double& other) {
         sum += static_cast<double>(first);
         other += static_cast<double>(second);
       },
-      [&](Index c, C, double sum, double other) { to.take(c, sum, other); });
+      [&](Index c, C, double sum, double other) { take(c, sum, other); });
 }
 
 /// The rows (product of all dimensions except the last) and channels of x.
@@ -307,10 +305,10 @@ inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t,
                            std::source_location where = std::source_location::current()) {
   return {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle(), .where = where};
 }
-/// Memory that sum_over_parts() needs for type C, plus `more` elements.
+/// Memory for store_sums() of type C.
 template <class C>
-Tensor partial_sums(CudaBackend& backend, const ColumnTiles& t, Index more = 0) {
-  return backend.scratch(Index{2} * t.parts * t.channels + more, DTypeOf<C>::value);
+Tensor partial_sums(CudaBackend& backend, const ColumnTiles& t) {
+  return backend.scratch(Index{2} * t.parts * t.channels, DTypeOf<C>::value);
 }
 
 }  // namespace starling::cuda

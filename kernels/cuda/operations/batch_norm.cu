@@ -1,10 +1,13 @@
 #include "core/operations/norms.h"
 #include "kernels/cuda/device/column_tiles.h"
+#include "kernels/cuda/device/last_block.h"
 #include "kernels/math/rectifier.h"
 
-// Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives
-// last combines (with the running statistics), and the elementwise pass. That pass walks the rows
-// from the last to the first, as the first kernel has left the last ones in the cache.
+// Batch normalisation in two kernels: sums over parts of the rows, and the elementwise pass. Each
+// block of that pass first combines the sums of its channels, all in the same order, and the first
+// one of a tile writes what they give, such as running statistics. It walks the rows from the last
+// to the first, as the first kernel has left the last ones in the cache. Where sums alone are asked
+// for, the block that arrives last combines them.
 namespace starling::cuda {
 namespace {
 
@@ -15,18 +18,21 @@ struct Statistics {
   std::int64_t* batches_tracked;
   double eps, momentum;
 
+  /// 1/σ of a channel whose `rows` numbers have these squared deviations.
+  STARLING_HD C inverse(double squares, Index rows) const {
+    return static_cast<C>(1.0 / sqrt(squares / static_cast<double>(rows) + eps));
+  }
   /// Makes the statistics from the mean and the sum of squared deviations of channel c's `rows`
   /// numbers.
   STARLING_HD void take(Index c, double mean, double squares, Index rows) const {
-    // All loads before the first store, which would delay them: a single block does this.
+    // All loads before the first store, which would delay them.
     const double old_mean = running_mean ? static_cast<double>(running_mean[c]) : 0.0;
     const double old_var = running_var ? static_cast<double>(running_var[c]) : 0.0;
     const bool counts = c == 0 && batches_tracked;
     const std::int64_t batches = counts ? *batches_tracked : 0;
-    const double n = static_cast<double>(rows), variance = squares / n,
-                 unbiased = rows > 1 ? squares / (n - 1.0) : variance;
+    const double n = static_cast<double>(rows), unbiased = squares / (rows > 1 ? n - 1.0 : n);
     saved_mean[c] = static_cast<C>(mean);
-    saved_inv_std[c] = static_cast<C>(1.0 / sqrt(variance + eps));
+    saved_inv_std[c] = inverse(squares, rows);
     if (running_mean)
       running_mean[c] = static_cast<C>((1.0 - momentum) * old_mean + momentum * mean);
     if (running_var)
@@ -38,8 +44,8 @@ struct Statistics {
 /// Takes the arguments of BatchNormForward or BatchNormFinish.
 template <class C, class Args>
 Statistics<C> statistics_of(const Args& args) {
-  return {.saved_mean = args.saved_mean.template data<C>(),
-          .saved_inv_std = args.saved_inv_std.template data<C>(),
+  return {.saved_mean = optional<C>(args.saved_mean),
+          .saved_inv_std = optional<C>(args.saved_inv_std),
           .running_mean = optional<C>(args.running_mean),
           .running_var = optional<C>(args.running_var),
           .batches_tracked = optional<std::int64_t>(args.batches_tracked),
@@ -63,6 +69,21 @@ __device__ __forceinline__ void scale_by(const C* gamma, const ColumnPlace<kBack
   for (int j = 0; j < kSize; ++j)
     scale[j] *= gamma && place.inside ? gamma[place.channel + j] : C(1);
 }
+
+/// Two numbers of each channel of a tile, of which a thread finds its own.
+template <class C, int kSize>
+struct ChannelPairs {
+  C v[2][kWarp * kSize];
+  __device__ __forceinline__ void put(Index channel, C first, C second) {
+    v[0][channel % (kWarp * kSize)] = first;
+    v[1][channel % (kWarp * kSize)] = second;
+  }
+  __device__ __forceinline__ void get(Index channel, C (&first)[kSize], C (&second)[kSize]) const {
+    const int at = static_cast<int>(channel % (kWarp * kSize));
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) first[j] = v[0][at + j], second[j] = v[1][at + j];
+  }
+};
 
 /// Calls f(j, value) for number j of the thread's group in each of its rows of x.
 template <int kSize, int kRows, class T, class F>
@@ -205,12 +226,37 @@ __device__ __forceinline__ void for_gradients(const Gradient<T>& from,
       });
 }
 
-/// Sums of g and of g·(x - mean) over all rows, for to.take(channel, the one, the other); writes g
-/// to `dresidual` where it is given. partial[parts][2][channels] and arrivals: last_block.h.
-template <class T, int kSize, bool kMaskX, class To>
+/// What the gradient's sums of a channel become: the parameters' gradients, the sums themselves
+/// where they are asked for, and the line that the gradient of x takes.
+template <class C>
+struct GradientResults {
+  const C *inv_std, *gamma;
+  C *dgamma, *dbeta;         ///< optional
+  double *sum, *normal_sum;  ///< of g, and of g·x̂; optional
+  Index rows;
+  bool accumulate, training;
+
+  STARLING_HD void write(Index c, double g, double gx) const {
+    if (dgamma)
+      dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
+    if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
+    if (sum) sum[c] = g;
+    if (normal_sum) normal_sum[c] = gx;
+  }
+  /// dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
+  STARLING_HD C share(Index c, double total) const {
+    const double factor =
+        (gamma ? static_cast<double>(gamma[c]) : 1.0) * static_cast<double>(inv_std[c]);
+    return static_cast<C>(training ? -factor * total / static_cast<double>(rows) : 0.0);
+  }
+};
+
+/// Sums of g and of g·(x - mean) over the rows of each part: partial[parts][2][channels]; writes g
+/// to `dresidual` where it is given. With `arrivals` (last_block.h) the results of the sums, too.
+template <class T, int kSize, bool kMaskX>
 __global__ void __launch_bounds__(kColumnThreads, 1)
     gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* partial,
-                  unsigned* arrivals, To to) {
+                  unsigned* arrivals, GradientResults<Compute<T>> to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const auto place = column_place<kSize>(t);
@@ -232,23 +278,47 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
                           }
                           if (dresidual) store_group<T, kSize>(dresidual + at, out);
                         });
-  sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
+  store_sums<kSize>(sums, partial, t, place);
+  if (!arrivals || !last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_sums<kSize>(partial, t, shared, [&](Index c, double g, double product) {
+    to.write(c, g, product * static_cast<double>(to.inv_std[c]));
+  });
 }
 
-/// dx = g·γ/σ + (x - mean)·slope + offset of the channel.
+/// dx = g·γ/σ + (x - mean)·slope + offset, which follow from the sums of the channel: those that
+/// gradient_sums() left, or where `partial` is null given ones of g and g·x̂. Without dx only what
+/// else the sums give is written; there are then no parts.
 template <class T, int kSize, bool kMaskX>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, const Compute<T>* slopes,
-                   const Compute<T>* offsets) {
+    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, const Compute<T>* partial,
+                   const double* sum, const double* normal_sum, GradientResults<Compute<T>> to) {
   using C = Compute<T>;
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
+  __shared__ ChannelPairs<C, kSize> lines;
+  const auto take = [&](Index c, double g, double gx) {
+    if (blockIdx.y == 0) to.write(c, g, gx);
+    const C inv = to.inv_std[c];
+    lines.put(c, to.share(c, gx * static_cast<double>(inv)), to.share(c, g));
+  };
+  if (partial) {
+    combine_sums<kSize>(partial, t, shared, [&](Index c, double g, double product) {
+      take(c, g, product * static_cast<double>(to.inv_std[c]));
+    });
+  } else {
+    const int columns = t.width * kSize;
+    const Index c = Index{blockIdx.x} * columns + threadIdx.x;
+    if (static_cast<int>(threadIdx.x) < columns && c < t.channels) take(c, sum[c], normal_sum[c]);
+  }
+  if (!dx) return;
+  __syncthreads();
   const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize], offset[kSize];
   load_channels(from.mean, place, C(0), mean);
   load_channels(from.inv_std, place, C(0), scale);
   if constexpr (kMaskX) load_channels(from.beta, place, C(0), beta);
   scale_by(from.gamma, place, scale);
-  load_channels(slopes, place, C(0), slope);
-  load_channels(offsets, place, C(0), offset);
+  lines.get(place.channel, slope, offset);
   for_gradients<kMaskX>(
       from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
         Group<T, kSize> out;
@@ -259,9 +329,28 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
       });
 }
 
-/// Mean and squared deviations of each part of the rows (partial[parts][2][channels]), and of the
-/// whole. Deviations from a rough mean, of the part's first rows, keep the sums small: no
-/// cancellation even where the mean is large.
+/// Calls take(channel, mean, sum of squared deviations) of the whole, from those of the parts.
+template <int kSize, class C, class Take>
+__device__ __forceinline__ void combine_moments(const C* partial, const ColumnTiles& t,
+                                                unsigned char* shared, const Take& take) {
+  // Deviations from part 0's mean, which is near enough that nothing cancels.
+  combine_parts<kSize>(
+      partial, t, shared,
+      [&](Index from, C origin, C mean, C squares, double& sum, double& other) {
+        const double n = static_cast<double>(t.rows_of(from)),
+                     d = static_cast<double>(mean) - static_cast<double>(origin);
+        sum += d * n;
+        other += static_cast<double>(squares) + d * d * n;
+      },
+      [&](Index c, C origin, double sum, double squares) {
+        const double away = sum / static_cast<double>(t.rows), m2 = squares - sum * away;
+        take(c, static_cast<double>(origin) + away, m2 < 0.0 ? 0.0 : m2);  // NaN stays
+      });
+}
+
+/// Mean and squared deviations of each part of the rows: partial[parts][2][channels]; with
+/// `arrivals` (last_block.h) the statistics, too. Deviations from a rough mean, of the part's first
+/// rows, keep the sums small: no cancellation even where the mean is large.
 template <class T, int kSize>
 __global__ void __launch_bounds__(kColumnThreads, 1)
     moments(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals,
@@ -302,52 +391,57 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     sums[j] = shift[j] + mean;
     sums[kSize + j] = m2 < C(0) ? C(0) : m2;  // NaN stays
   }
-  // Deviations from part 0's mean, which is near enough that nothing cancels.
-  sum_over_parts<kSize>(
-      sums, partial, arrivals, t, place, shared,
-      [&](Index from, C origin, C mean, C squares, double& sum, double& other) {
-        const double n = static_cast<double>(t.rows_of(from)),
-                     d = static_cast<double>(mean) - static_cast<double>(origin);
-        sum += d * n;
-        other += static_cast<double>(squares) + d * d * n;
-      },
-      [&](Index c, C origin, double sum, double squares) {
-        const double away = sum / static_cast<double>(t.rows), m2 = squares - sum * away;
-        to.take(c, static_cast<double>(origin) + away, m2 < 0.0 ? 0.0 : m2, t.rows);
-      });
+  store_sums<kSize>(sums, partial, t, place);
+  if (!arrivals || !last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_moments<kSize>(partial, t, shared, [&](Index c, double mean, double squares) {
+    to.take(c, mean, squares, t.rows);
+  });
 }
 
 template <class C>
 struct Normalisation {
   const C *mean, *inv_std, *variance;  ///< inv_std, or where it is null the variance of inference
   const C *gamma, *beta;               ///< optional
-  C *saved_mean, *saved_inv_std;       ///< copies of inference's statistics, optional
   C eps;
   bool relu;
   math::RectifierOf<C> rectifier;
 };
 
+/// With `partial` the statistics are those that moments() left; the first block of a tile writes
+/// them.
 template <class T, int kSize, bool kResidual>
-__global__ void __launch_bounds__(kColumnThreads, 1)
+__global__ void __launch_bounds__(kColumnThreads, kSize == 1 && sizeof(T) < 8 ? 2 : 1)
     normalise(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y,
-              ColumnTiles t, Normalisation<Compute<T>> how) {
+              ColumnTiles t, const Compute<T>* __restrict__ partial, Statistics<Compute<T>> to,
+              Normalisation<Compute<T>> how) {
   using C = Compute<T>;
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
+  __shared__ ChannelPairs<C, kSize> found;
   const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize];
-  load_channels(how.mean, place, C(0), mean);
-  load_channels(how.beta, place, C(0), beta);
-  load_channels(how.inv_std ? how.inv_std : how.variance, place, C(1), scale);
-  if (!how.inv_std) {
+  if (partial) {
+    combine_moments<kSize>(partial, t, shared, [&](Index c, double centre, double squares) {
+      if (blockIdx.y == 0) to.take(c, centre, squares, t.rows);
+      found.put(c, static_cast<C>(centre), to.inverse(squares, t.rows));
+    });
+    __syncthreads();
+    found.get(place.channel, mean, scale);
+  } else {
+    load_channels(how.mean, place, C(0), mean);
+    load_channels(how.inv_std ? how.inv_std : how.variance, place, C(1), scale);
+    if (!how.inv_std) {
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) scale[j] = C(1) / sqrt(scale[j] + how.eps);
-  }
-  if (is_for_channels(place, t)) {
+      for (int j = 0; j < kSize; ++j) scale[j] = C(1) / sqrt(scale[j] + how.eps);
+    }
+    if (blockIdx.y == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width) {
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      if (how.saved_mean) how.saved_mean[place.channel + j] = mean[j];
-      if (how.saved_inv_std) how.saved_inv_std[place.channel + j] = scale[j];
+      for (int j = 0; j < kSize; ++j) {
+        if (to.saved_mean) to.saved_mean[place.channel + j] = mean[j];
+        if (to.saved_inv_std) to.saved_inv_std[place.channel + j] = scale[j];
+      }
     }
   }
+  load_channels(how.beta, place, C(0), beta);
   scale_by(how.gamma, place, scale);
   map_rows<kSize, kResidual>(x, residual, y, place, how.relu, how.rectifier,
                              [&](int j, C in, C add) {
@@ -355,52 +449,6 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
                                return kResidual ? value + add : value;
                              });
 }
-
-/// Results that the gradient's sums of a channel become: the parameters' gradients, and the line of
-/// input_gradient().
-template <class C>
-struct GradientResults {
-  const C *inv_std, *gamma;
-  C *dgamma, *dbeta;  ///< optional
-  C *slope, *offset;
-  Index rows;
-  bool accumulate, training;
-
-  /// Takes the sums of g and of g·(x - mean), or of g·x̂.
-  STARLING_HD void take(Index c, double g, double product) const {
-    take_normal(c, g, product * static_cast<double>(inv_std[c]));
-  }
-  STARLING_HD void take_normal(Index c, double g, double gx) const {
-    const double inv = static_cast<double>(inv_std[c]),
-                 factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
-    const double share = 1.0 / static_cast<double>(rows);
-    if (dgamma)
-      dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
-    if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
-    // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
-    slope[c] = static_cast<C>(training ? -factor * inv * gx * share : 0.0);
-    offset[c] = static_cast<C>(training ? -factor * g * share : 0.0);
-  }
-};
-/// Takes sums that are given.
-template <class C>
-__global__ void __launch_bounds__(kColumnThreads)
-    take_sums(GradientResults<C> to, const double* sum, const double* normal_sum, Index channels) {
-  const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < channels; c += threads)
-    to.take_normal(c, sum[c], normal_sum[c]);
-}
-
-/// Destinations of requested sums.
-template <class C>
-struct GradientSums {
-  const C* inv_std;
-  double *first, *second;
-  STARLING_HD void take(Index c, double sum, double other) const {
-    first[c] = sum;
-    second[c] = other * static_cast<double>(inv_std[c]);
-  }
-};
 
 /// Makes the statistics of sums over all ranks' batches.
 template <class C>
@@ -434,29 +482,26 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
                        .eps = static_cast<C>(args.eps),
                        .relu = args.rectifier.relu,
                        .rectifier = math::rectifier_of<C>(args.rectifier)};
-  C* running_mean = optional<C>(args.running_mean);
-  C* running_var = optional<C>(args.running_var);
+  Statistics<C> to = statistics_of<C>(args);
 
   const auto run = [&]<int kSize>() {
     const auto second = residual ? normalise<T, kSize, true> : normalise<T, kSize, false>;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, moments<T, kSize>, second);
     const Launch how_many = over_columns(backend, t);
+    Tensor partial;
     if (args.training) {
-      const auto statistics = statistics_of<C>(args);
-      const Tensor partial = partial_sums<C>(backend, t);
-      launch(moments<T, kSize>, how_many, x, t, partial.data<C>(), backend.arrivals(), statistics);
-      how.mean = statistics.saved_mean;
-      how.inv_std = statistics.saved_inv_std;
-    } else if (!running_mean) {
-      how.mean = args.saved_mean.data<C>();
-      how.inv_std = args.saved_inv_std.data<C>();
+      partial = partial_sums<C>(backend, t);
+      launch(moments<T, kSize>, how_many, x, t, partial.data<C>(), y ? nullptr : backend.arrivals(),
+             to);
+    } else if (!to.running_mean) {
+      how.mean = to.saved_mean;
+      how.inv_std = to.saved_inv_std;
+      to.saved_mean = to.saved_inv_std = nullptr;  // no copies
     } else {
-      how.mean = running_mean;
-      how.variance = running_var;
-      how.saved_mean = optional<C>(args.saved_mean);
-      how.saved_inv_std = optional<C>(args.saved_inv_std);
+      how.mean = to.running_mean;
+      how.variance = to.running_var;
     }
-    if (y) launch(second, how_many, x, residual, y, t, how);
+    if (y) launch(second, how_many, x, residual, y, t, optional<C>(partial), to, how);
   };
   with_packs<T>(channels, run, x, residual, y);
 }
@@ -481,49 +526,48 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
                         .gamma = from.gamma,
                         .dgamma = optional<C>(args.dgamma),
                         .dbeta = optional<C>(args.dbeta),
+                        .sum = nullptr,
+                        .normal_sum = nullptr,
                         .rows = matrix.rows,
                         .accumulate = args.accumulate,
                         .training = args.training};
 
   using Sums = BatchNormBackward::Sums;
+  const bool given = args.sums == Sums::kGiven;
+  const double* given_sum = given ? args.sum_dy.data<double>() : nullptr;
+  const double* given_normal_sum = given ? args.sum_dy_xhat.data<double>() : nullptr;
+  if (args.sums == Sums::kWritten) {  // are the only results
+    to.dgamma = to.dbeta = nullptr;
+    dx = nullptr;
+    to.sum = args.sum_dy.data<double>();
+    to.normal_sum = args.sum_dy_xhat.data<double>();
+  }
+  // Nothing follows: the sums' last block makes the results.
+  const bool last = !given && !dx;
   const auto run = [&]<int kSize>() {
-    if (args.sums == Sums::kWritten) {
-      using To = GradientSums<C>;
-      const auto sums =
-          from.beta ? gradient_sums<T, kSize, true, To> : gradient_sums<T, kSize, false, To>;
-      const ColumnTiles t = column_tiles(backend, matrix, kSize, sums);
-      const Tensor partial = partial_sums<C>(backend, t);
-      return launch(sums, over_columns(backend, t), from, dresidual, t, partial.data<C>(),
-                    backend.arrivals(),
-                    To{from.inv_std, args.sum_dy.data<double>(), args.sum_dy_xhat.data<double>()});
-    }
-    constexpr auto kMasked = gradient_sums<T, kSize, true, GradientResults<C>>;
-    constexpr auto kPlain = gradient_sums<T, kSize, false, GradientResults<C>>;
+    constexpr auto kMasked = gradient_sums<T, kSize, true>;
+    constexpr auto kPlain = gradient_sums<T, kSize, false>;
     constexpr auto kMaskedInput = input_gradient<T, kSize, true>;
     constexpr auto kPlainInput = input_gradient<T, kSize, false>;
     const bool mask = from.beta != nullptr, mask_input = mask && !dresidual;
     const auto first = mask ? kMasked : kPlain;
     const auto second = mask_input ? kMaskedInput : kPlainInput;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, first, second);
-    const Launch how_many = over_columns(backend, t);
-    // Two vectors per channel, padded for 16-byte loads of partial sums.
-    const Index vector = (channels + 3) / 4 * 4;
-    const Tensor scratch = partial_sums<C>(backend, t, 2 * vector);
-    to.slope = scratch.data<C>();
-    to.offset = to.slope + vector;
-    if (args.sums == Sums::kGiven) {
-      launch(take_sums<C>, over_channels(backend, channels), to, args.sum_dy.data<double>(),
-             args.sum_dy_xhat.data<double>(), channels);
-    } else {
-      launch(first, how_many, from, dresidual, t, to.offset + vector, backend.arrivals(), to);
+    Launch how_many = over_columns(backend, t);
+    Tensor partial;
+    if (!given) {
+      partial = partial_sums<C>(backend, t);
+      launch(first, how_many, from, dresidual, t, partial.data<C>(),
+             last ? backend.arrivals() : nullptr, to);
+      if (last) return;
     }
-    if (!dx) return;
     if (dresidual) {  // the masked sum is at hand
       from.dy = dresidual;
       from.dy2 = from.y = nullptr;
       from.beta = nullptr;
     }
-    launch(second, how_many, from, dx, t, to.slope, to.offset);
+    if (!dx) how_many.grid.y = 1;
+    launch(second, how_many, from, dx, t, optional<C>(partial), given_sum, given_normal_sum, to);
   };
   with_packs<T>(channels, run, from.x, from.y, from.dy, from.dy2, dx, dresidual);
 }

@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "core/operations/norms.h"
+#include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/device/row_share.h"
 
 // Layer and RMS normalisation: a warp for each row, which stays in the first cache between its
@@ -180,7 +181,11 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
           sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - row.mean) * row.inv);
         }
       });
-  sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
+  store_sums<kSize>(sums, partial, t, place);
+  if (last_block(arrivals + blockIdx.x, t.parts))
+    combine_sums<kSize>(partial, t, shared,
+                        [&](Index c, double sum, double product) { to.take(c, sum, product); });
 }
 
 /// All gradients of rows that a warp holds in kHeld groups a lane. partial: [blocks][2][channels],
