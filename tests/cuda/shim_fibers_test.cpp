@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/cuda/device/async_copy.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "tests/cuda/support.h"
 #include "tests/fakes/cuda/shim.h"
@@ -23,6 +25,14 @@ __global__ void sum_racing(const float* in, float* out) {
     for (unsigned i = 0; i < blockDim.x; ++i) sum += part[i];
     *out = sum;
   }
+}
+
+/// Copies numbers by way of shared memory, four a thread, where its number is even.
+__global__ void copy_by_shared(const float* in, float* out, int* waits) {
+  float* to = dynamic_shared<float>() + 4 * threadIdx.x;
+  copy_async<16>(to, in + 4 * threadIdx.x, threadIdx.x % 2 == 0);
+  if (*waits) finish_copies();
+  for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + static_cast<unsigned>(i)] = to[i];
 }
 
 /// The halves of a warp do different things, with words that no kernel of ours uses.
@@ -65,6 +75,22 @@ __global__ void foreign_mask(int* out) { *out = __shfl_sync(1u, 1, 0); }
 std::string error_of(void (*kernel)(int*), unsigned threads) {
   int out = 0;
   return test::error_text([&] { launch(kernel, {{1}, {threads}}, &out); });
+}
+
+TEST_CASE(
+    "cuda/shim: a copy that nobody waited for is NaN, and one beside its alignment an error") {
+  alignas(16) const float in[] = {1, 2, 3, 4, 5};
+  float out[8];
+  int waits = 1;
+  const auto copy = [&](const float* from) {
+    launch(copy_by_shared, {{1}, {2}, nullptr, 32}, from, out, &waits);
+  };
+  copy(in);
+  CHECK(std::vector<float>(out, out + 8) == std::vector<float>{1, 2, 3, 4, 0, 0, 0, 0});
+  waits = 0;
+  copy(in);
+  CHECK(std::all_of(out, out + 8, [](float x) { return x != x; }));
+  CHECK(test::error_text([&] { copy(in + 1); }).find("multiples of 16") != std::string::npos);
 }
 
 TEST_CASE("cuda/shim: a missing barrier shows in another order") {

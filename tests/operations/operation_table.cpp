@@ -68,6 +68,8 @@ void add_attention(std::vector<Operation>& table) {
            {.heads = 2, .queries = 12, .keys = 6, .depth = 33, .causal = true, .p = 0.3},
            {.samples = 2, .queries = 6, .keys = 19, .depth = 4, .mask = Mask::kScores, .p = 0.5},
            {.queries = 3, .keys = 2, .depth = 130},
+           {.queries = 150, .keys = 140, .depth = 12, .p = 0.3},
+           {.heads = 2, .kv_heads = 1, .queries = 270, .keys = 270, .depth = 68, .causal = true},
            {.heads = 2, .queries = 230, .keys = 230, .depth = 16, .causal = true, .window = 101},
            {.heads = 2,
            .kv_heads = 2,

@@ -2,11 +2,13 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/operations/attention_block.h"
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/activations.h"
@@ -14,32 +16,14 @@
 #include "kernels/math/rotary.h"
 
 // Attention for every type and size, in tiles of scores (Dao 2023, arXiv 2307.08691). A block has a
-// tile of queries and goes over all keys, or a tile of keys and goes over all queries of all heads
-// that share them: no sum is shared, so that the same call has the same bits. What it sums up is at
-// most kGroup numbers of each place; longer heads take several blocks.
+// tile of rows, which are queries or keys, and goes over all places of the other side that they
+// meet; over keys' rows, of all heads that share them. No sum is shared, so that the same call has
+// the same bits. What it sums up is at most 128 numbers of each place; longer heads take several
+// blocks. How it multiplies: attention_block.h.
 namespace starling::cuda {
 namespace {
 
-constexpr int kSide = 16, kAttentionThreads = kSide * kSide;
-constexpr int kChunk = 32;  ///< elements per position in shared memory at a time
-constexpr Index kGroup = 128;
-
-/// Queries, and keys, of a tile; a thread has kMine of each.
-template <class R>
-constexpr int kPlaces = sizeof(R) == 8 ? 32 : 64;
-template <class R>
-constexpr int kMine = kPlaces<R> / kSide;
-
-template <class T>
-struct Heads {
-  T* data;
-  Index sample, head, place;
-  STARLING_HD T* at(Index n, Index h) const { return data + n * sample + h * head; }
-};
-template <class T>
-Heads<T> heads(const View& x) {
-  return {x.data<T>(), x.stride(0), x.stride(1), x.stride(2)};
-}
+constexpr int kDeltaThreads = 256;
 
 /// What makes weights of the products of queries and keys.
 template <class T>
@@ -57,6 +41,13 @@ struct Scores {
   std::uint64_t key;
   StepScalar<std::uint64_t> counter;
 
+  /// Queries or keys, or their gradients or values, of query head h of sample n.
+  __device__ HeadPlaces<T> side_of_queries(const AttentionHeads<T>& x, int n, int h) const {
+    return {x.at(n, h), x.place, static_cast<int>(queries)};
+  }
+  __device__ HeadPlaces<T> side_of_keys(const AttentionHeads<T>& x, int n, int h) const {
+    return {x.at(n, h / group), x.place, static_cast<int>(keys)};
+  }
   /// The first of the keys that query i of sample n sees. It does not fall with i.
   __device__ Index first_key(Index n, Index i) const {
     Index back = window > 0 && window <= i ? window - 1 : i;
@@ -66,19 +57,25 @@ struct Scores {
   __device__ bool sees(Index i, Index j, Index first) const {
     return i < queries && j < keys && j >= first && !(causal && j > i);
   }
-  /// The keys that a tile of queries may see: from the first tile to the end.
-  __device__ Index key_begin(Index n, Index query) const {
-    return first_key(n, query) / kPlaces<R> * kPlaces<R>;
+  /// The keys that queries may see, in tiles of kKeys: from the first tile to the end.
+  template <int kKeys>
+  __device__ int key_begin(int n, int query) const {
+    return static_cast<int>(first_key(n, query)) / kKeys * kKeys;
   }
-  __device__ Index key_end(Index query) const {
-    return causal ? min(keys, query + kPlaces<R>) : keys;
+  __device__ int key_end(int query, int count) const {
+    return static_cast<int>(causal ? min(keys, Index{query} + count) : keys);
   }
-  /// Whether the queries from here on see any of a tile of keys.
-  __device__ bool see(Index n, Index query, Index key) const {
-    return first_key(n, query) < key + kPlaces<R>;
+  /// Whether the queries from here on see any of these keys.
+  __device__ bool see(int n, int query, int key, int count) const {
+    return query < queries && first_key(n, query) < key + count;
   }
-  __device__ R score(R product, Index n, Index h, Index i, Index j, Index first) const {
-    if (!sees(i, j, first)) return -std::numeric_limits<R>::infinity();
+  /// Whether each of these queries sees each of these keys, and no mask is added.
+  __device__ bool all_see(int n, int query, int of_queries, int key, int of_keys) const {
+    return !mask && query + of_queries <= queries && key + of_keys <= keys &&
+           !(causal && key + of_keys > query + 1) && first_key(n, query + of_queries - 1) <= key;
+  }
+  __device__ R score(R product, Index n, Index h, Index i, Index j) const {
+    if (!sees(i, j, first_key(n, i))) return -std::numeric_limits<R>::infinity();
     R result = product * scale;
     if (mask)
       result += widen(mask[n * mask_sample + h * mask_head + i * mask_query + j * mask_key]);
@@ -92,203 +89,102 @@ struct Scores {
   }
 };
 
-template <class R>
-struct Shared {
-  R a[kPlaces<R>][kChunk + 1], b[kPlaces<R>][kChunk + 1];
-  R tile[kPlaces<R>][kPlaces<R> + 1];
-};
+__device__ inline float power_of_e(float x) { return ::expf(x); }
+__device__ inline double power_of_e(double x) { return ::exp(x); }
 
-/// Places from `first` on, the numbers from `column` on; zeros outside.
-template <class R, class T>
-__device__ inline void fetch(const T* from, Index step, Index first, Index places, Index column,
-                             Index depth, R (*to)[kChunk + 1]) {
-  const int d = static_cast<int>(threadIdx.x) % kChunk;
-  for (int t = static_cast<int>(threadIdx.x) / kChunk; t < kPlaces<R>;
-       t += kAttentionThreads / kChunk) {
-    const bool inside = first + t < places && column + d < depth;
-    to[t][d] = inside ? static_cast<R>(widen(from[(first + t) * step + column + d])) : R(0);
-  }
-}
+/// A tile of queries, and one of keys, whose threads have two kinds of sums.
+template <class T, int kTx>
+using QueryBlock = AttentionBlock<T, kTx, 8, (sizeof(Compute<T>) == 8 ? 32 : 64) / kTx>;
+template <class T, int kTx>
+using KeyBlock =
+    std::conditional_t<kTx == 8, AttentionBlock<T, kTx, 8, 4, 2>, AttentionBlock<T, kTx, 4, 8>>;
 
-/// Products of places of a, a thread's being side + r, and of b, which are kSide apart.
-template <class R, class T>
-__device__ inline void multiply(Shared<R>& shared, const T* a, Index step_a, Index first_a,
-                                Index places_a, const T* b, Index step_b, Index first_b,
-                                Index places_b, Index depth, R (&sums)[kMine<R>][kMine<R>]) {
-  const int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
-#pragma unroll
-  for (int r = 0; r < kMine<R>; ++r) {
-#pragma unroll
-    for (int c = 0; c < kMine<R>; ++c) sums[r][c] = R(0);
-  }
-  for (Index column = 0; column < depth; column += kChunk) {
-    fetch<R>(a, step_a, first_a, places_a, column, depth, shared.a);
-    fetch<R>(b, step_b, first_b, places_b, column, depth, shared.b);
-    __syncthreads();
-#pragma unroll 4
-    for (int d = 0; d < kChunk; ++d) {
-      R left[kMine<R>], right[kMine<R>];
-#pragma unroll
-      for (int r = 0; r < kMine<R>; ++r) {
-        left[r] = shared.a[y * kMine<R> + r][d];
-        right[r] = shared.b[x + r * kSide][d];
-      }
-#pragma unroll
-      for (int r = 0; r < kMine<R>; ++r) {
-#pragma unroll
-        for (int c = 0; c < kMine<R>; ++c) sums[r][c] += left[r] * right[c];
-      }
-    }
-    __syncthreads();
-  }
-}
+/// Two blocks of 128 threads, or one of 256, have all registers of a multiprocessor.
+template <int kTx>
+constexpr int kResident = kTx == 8 ? 2 : 1;
 
-/// A thread's sums of its places, of numbers kSide apart in each chunk.
-template <class R, int kChunks>
-struct Sums {
-  R v[kChunks][kMine<R>][2];
-};
-
-/// sums += the tile, or with kTurned its columns as rows, times places of b from `column` on.
-template <bool kTurned, class R, int kChunks, class T>
-__device__ inline void gather(Shared<R>& shared, const T* b, Index step, Index first, Index places,
-                              Index column, Index depth, Sums<R, kChunks>& sums) {
-  const int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
-#pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    fetch<R>(b, step, first, places, column + chunk * kChunk, depth, shared.b);
-    __syncthreads();
-#pragma unroll 4
-    for (int j = 0; j < kPlaces<R>; ++j) {
-      const R right[2] = {shared.b[j][x], shared.b[j][x + kSide]};
-#pragma unroll
-      for (int r = 0; r < kMine<R>; ++r) {
-        const R left =
-            kTurned ? shared.tile[j][y * kMine<R> + r] : shared.tile[y * kMine<R> + r][j];
-        sums.v[chunk][r][0] += left * right[0];
-        sums.v[chunk][r][1] += left * right[1];
-      }
-    }
-    __syncthreads();
-  }
-}
-
-/// Writes sums · factor[place], or zeros where that is 0, to the places from `first` on.
-template <class R, int kChunks, class T>
-__device__ inline void give(const Sums<R, kChunks>& sums, const R (&factor)[kMine<R>], T* to,
-                            Index step, Index first, Index places, Index column, Index depth) {
-  const int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
-#pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-#pragma unroll
-    for (int r = 0; r < kMine<R>; ++r) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const Index place = first + y * kMine<R> + r, d = column + chunk * kChunk + x + c * kSide;
-        if (place < places && d < depth)
-          to[place * step + d] =
-              narrow<T>(factor[r] == R(0) ? R(0) : sums.v[chunk][r][c] * factor[r]);
-      }
-    }
-  }
-}
-
-/// Calls f(place of the tile's queries, of its keys) for those of a thread, one after another: of
-/// an unrolled loop over random numbers the compiler makes too much.
-template <class R, class F>
-__device__ inline void for_own(F f) {
-  const int tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
-#pragma unroll 1
-  for (int k = 0; k < kMine<R> * kMine<R>; ++k)
-    f(ty * kMine<R> + k / kMine<R>, tx + k % kMine<R> * kSide);
-}
-
-/// The part of the work that a block has: a tile of places of one head, and numbers from `column`
-/// on.
-struct Part {
-  Index n, h, first, column;
-  __device__ Part(Index heads, Index places, Index tile) {
-    const Index tiles = (places + tile - 1) / tile, all = blockIdx.x;
-    first = all % tiles * tile;
-    h = all / tiles % heads;
-    n = all / tiles / heads;
-    column = Index{blockIdx.y} * kGroup;
-  }
-};
-
-template <class T, int kChunks>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
-    attention_forward_kernel(Scores<T> s, Heads<T> q, Heads<T> k, Heads<T> v, Heads<T> y,
-                             Compute<T>* lse) {
+template <class T, int kTx>
+__global__ void __launch_bounds__(kTx* kAttentionRows, kResident<kTx>)
+    attention_forward_kernel(Scores<T> s, AttentionHeads<T> q, AttentionHeads<T> k,
+                             AttentionHeads<T> v, AttentionHeads<T> y, Compute<T>* lse,
+                             bool aligned) {
   using R = Compute<T>;
-  constexpr int kOwn = kMine<R>;
+  using B = QueryBlock<T, kTx>;
   constexpr R kNone = -std::numeric_limits<R>::infinity();
-  __shared__ Shared<R> shared;
-  const Part part(s.count, s.queries, kPlaces<R>);
-  const int tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
-  const T* own_q = q.at(part.n, part.h);
-  const T* own_k = k.at(part.n, part.h / s.group);
-  const T* own_v = v.at(part.n, part.h / s.group);
-  Sums<R, kChunks> sums{};
-  R most[kOwn], total[kOwn];
+  B block(static_cast<int>(s.depth), aligned);
+  const AttentionPart<B> part(s.count, s.queries, true);
+  const HeadPlaces<T> own_q = s.side_of_queries(q, part.n, part.h),
+                      own_k = s.side_of_keys(k, part.n, part.h),
+                      own_v = s.side_of_keys(v, part.n, part.h);
+  typename B::Sums sums{};
+  R most[B::kMine], total[B::kMine];
 #pragma unroll
-  for (int r = 0; r < kOwn; ++r) most[r] = kNone, total[r] = R(0);
-  const Index end = s.key_end(part.first);
-  for (Index key = s.key_begin(part.n, part.first); key < end; key += kPlaces<R>) {
-    R scores[kOwn][kOwn];
-    multiply(shared, own_q, q.place, part.first, s.queries, own_k, k.place, key, s.keys, s.depth,
-             scores);
+  for (int r = 0; r < B::kMine; ++r) most[r] = kNone, total[r] = R(0);
+  int key = s.template key_begin<B::kOthers>(part.n, part.first);
+  const int end = s.key_end(part.first, B::kRows);
+  if (key < end) block.start_product(own_q, part.first, own_k, key);
+#pragma unroll 1
+  for (; key < end; key += B::kOthers) {
+    typename B::Scores scores;
+    block.product(scores, own_q, part.first, own_k, key,
+                  [&] { block.start_gather(own_v, key, part.column); });
+    if (s.all_see(part.n, part.first, B::kRows, key, B::kOthers)) {
+      B::each(scores, [&](int, int, R& x) { x *= s.scale; });
+    } else {
+      block.put(scores);
+      block.for_own([&](int row, int other, R& x) {
+        x = s.score(x, part.n, part.h, part.first + row, key + other);
+      });
+      block.take(scores);
+    }
 #pragma unroll
-    for (int r = 0; r < kOwn; ++r) {
-      const Index i = part.first + ty * kOwn + r, first = s.first_key(part.n, i);
-      R largest = kNone;
+    for (int r = 0; r < B::kMine; ++r) {
+      R largest = most[r];
 #pragma unroll
-      for (int c = 0; c < kOwn; ++c) {
-        R& score = scores[r][c];
-        score = s.score(score, part.n, part.h, i, key + tx + c * kSide, first);
-        largest = score > largest ? score : largest;
-      }
-      largest = warp_reduce<kSide>(largest, [](R a, R b) { return a > b ? a : b; });
-      const R now = largest > most[r] ? largest : most[r], base = now == kNone ? R(0) : now,
-              faded = math::exponential(most[r] - base);
-      most[r] = now;
+      for (int c = 0; c < B::kOthers / kTx; ++c)
+        largest = scores[r][c] > largest ? scores[r][c] : largest;
+      largest = warp_reduce<kTx>(largest, [](R a, R b) { return a > b ? a : b; });
+      const R base = largest == kNone ? R(0) : largest, faded = power_of_e(most[r] - base);
+      most[r] = largest;
       R sum = R(0);
 #pragma unroll
-      for (int c = 0; c < kOwn; ++c) {
-        const R weight = math::exponential(scores[r][c] - base);
-        sum += weight;
-        shared.tile[ty * kOwn + r][tx + c * kSide] = weight;
+      for (int c = 0; c < B::kOthers / kTx; ++c) {
+        scores[r][c] = power_of_e(scores[r][c] - base);
+        sum += scores[r][c];
       }
-      total[r] = total[r] * faded + warp_reduce<kSide>(sum, Plus{});
+      total[r] = total[r] * faded + sum;
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk)
-        sums.v[chunk][r][0] *= faded, sums.v[chunk][r][1] *= faded;
+      for (int i = 0; i < B::kColumnsOwn; ++i) sums[r][i] *= faded;
     }
+    block.put(scores);
     if (s.p > 0.0f)
-      for_own<R>([&](int r, int c) {
-        shared.tile[r][c] *= s.factor(part.n, part.h, part.first + r, key + c);
+      block.for_own([&](int row, int other, R& x) {
+        x *= s.factor(part.n, part.h, part.first + row, key + other);
       });
-    gather<false>(shared, own_v, v.place, key, s.keys, part.column, s.depth, sums);
+    block.gather(sums, own_v, key, part.column, [&] {
+      if (key + B::kOthers < end) block.start_product(own_q, part.first, own_k, key + B::kOthers);
+    });
   }
 #pragma unroll
-  for (int r = 0; r < kOwn; ++r) {
-    const Index i = part.first + ty * kOwn + r;
-    if (tx == 0 && part.column == 0 && i < s.queries) {
+  for (int r = 0; r < B::kMine; ++r) {
+    const Index i = part.first + block.row(r);
+    total[r] = warp_reduce<kTx>(total[r], Plus{});
+    if (block.tx == 0 && part.column == 0 && i < s.queries) {
       lse[(part.n * s.count + part.h) * s.queries + i] =
           total[r] == R(0) ? -kNone : most[r] + math::logarithm(total[r]);
     }
     total[r] = total[r] == R(0) ? R(0) : R(1) / total[r];
   }
-  give(sums, total, y.at(part.n, part.h), y.place, part.first, s.queries, part.column, s.depth);
+  block.give(sums, total, y, part.n, part.h, part.first, s.queries, part.column);
 }
 
 /// delta[n,h,t] = Σ y·dy: what softmax's gradient takes from each of a query's slopes. A warp to a
 /// query.
 template <class T>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
-    attention_delta_kernel(Index count, Index queries, Index all, Index depth, Heads<T> y,
-                           Heads<T> dy, Compute<T>* delta) {
-  constexpr int kWarps = kAttentionThreads / kWarp;
+__global__ void __launch_bounds__(kDeltaThreads, 1)
+    attention_delta_kernel(Index count, Index queries, Index all, Index depth, AttentionHeads<T> y,
+                           AttentionHeads<T> dy, Compute<T>* delta) {
+  constexpr int kWarps = kDeltaThreads / kWarp;
   const Index row = Index{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (row >= all) return;
   const Index t = row % queries, h = row / queries % count, n = row / queries / count;
@@ -302,104 +198,146 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 
 template <class T>
 struct BackwardArguments {
-  Heads<T> q, k, v, dy;
+  AttentionHeads<T> q, k, v, dy;
   const Compute<T>* lse;
   const Compute<T>* delta;
+  bool aligned;
+  /// Query i's number of `lse` or `delta`.
+  __device__ Compute<T> of(const Compute<T>* x, const Scores<T>& s, Index n, Index h,
+                           Index i) const {
+    return i < s.queries ? x[(n * s.count + h) * s.queries + i] : Compute<T>(0);
+  }
 };
 
-/// Weights, and gradients of scores, of a tile of queries by keys.
+struct QueryAndKey {
+  int query, key;
+};
+
+/// Makes weights of the products x of queries and keys of one head, in a block's tile: negative
+/// ones where a dropout drops them, -infinity for a query without keys or a key that it does not
+/// see. index(row, other): a place's query and key.
+template <class T, class B, class Lse, class Index2>
+__device__ __forceinline__ void put_weights(const Scores<T>& s, const BackwardArguments<T>& g,
+                                            int n, int h, const B& block, bool all_see,
+                                            typename B::Scores& x, const Lse& lse_of,
+                                            const Index2& index) {
+  using R = Compute<T>;
+  if (all_see) B::each(x, [&](int r, int c, R& v) { v = power_of_e(v * s.scale - lse_of(r, c)); });
+  block.put(x);
+  if (all_see && !(s.p > 0.0f)) return;
+  block.for_own([&](int row, int other, R& v) {
+    const auto [i, j] = index(row, other);
+    if (!all_see) {
+      constexpr R kInfinity = std::numeric_limits<R>::infinity();
+      const R sum = g.of(g.lse, s, n, h, i);
+      if (sum == kInfinity || !s.sees(i, j, s.first_key(n, i))) {
+        v = -kInfinity;
+        return;
+      }
+      v = power_of_e(s.score(v, n, h, i, j) - sum);
+    }
+    if (s.p > 0.0f && s.factor(n, h, i, j) == R(0)) v = -v;
+  });
+}
+/// The gradient of a score, of a weight as put_weights() leaves it.
 template <class T>
-__device__ inline void weights_and_slopes(
-    const Scores<T>& s, const BackwardArguments<T>& g, Shared<Compute<T>>& shared, Index n, Index h,
-    Index query, Index key, Compute<T> (&weights)[kMine<Compute<T>>][kMine<Compute<T>>],
-    Compute<T> (&slopes)[kMine<Compute<T>>][kMine<Compute<T>>]) {
+__device__ __forceinline__ Compute<T> slope(const Scores<T>& s, Compute<T> weight,
+                                            Compute<T> product, Compute<T> delta) {
   using R = Compute<T>;
-  constexpr int kOwn = kMine<R>;
-  const int tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
-  multiply(shared, g.q.at(n, h), g.q.place, query, s.queries, g.k.at(n, h / s.group), g.k.place,
-           key, s.keys, s.depth, weights);
-  multiply(shared, g.dy.at(n, h), g.dy.place, query, s.queries, g.v.at(n, h / s.group), g.v.place,
-           key, s.keys, s.depth, slopes);
-  if (s.p > 0.0f)
-    for_own<R>([&](int r, int c) { shared.tile[r][c] = s.factor(n, h, query + r, key + c); });
-#pragma unroll
-  for (int r = 0; r < kOwn; ++r) {
-    const Index i = query + ty * kOwn + r, row = (n * s.count + h) * s.queries + i;
-    const bool inside = i < s.queries;
-    const Index first = s.first_key(n, i);
-    const R lse = inside ? g.lse[row] : R(0), delta = inside ? g.delta[row] : R(0);
-#pragma unroll
-    for (int c = 0; c < kOwn; ++c) {
-      const Index j = key + tx + c * kSide;
-      const R score = s.score(weights[r][c], n, h, i, j, first),
-              factor = s.p > 0.0f ? shared.tile[ty * kOwn + r][tx + c * kSide] : R(1);
-      // Zero weights for a query without keys, and beyond the diagonal.
-      const bool none = !s.sees(i, j, first) || lse == std::numeric_limits<R>::infinity();
-      const R weight = none ? R(0) : math::exponential(score - lse);
-      slopes[r][c] = none ? R(0) : weight * (slopes[r][c] * factor - delta) * s.scale;
-      weights[r][c] = weight * factor;
-    }
-  }
-}
-template <class R>
-__device__ inline void put(const R (&from)[kMine<R>][kMine<R>], Shared<R>& shared) {
-  const int tx = static_cast<int>(threadIdx.x) % kSide, ty = static_cast<int>(threadIdx.x) / kSide;
-#pragma unroll
-  for (int r = 0; r < kMine<R>; ++r) {
-#pragma unroll
-    for (int c = 0; c < kMine<R>; ++c) shared.tile[ty * kMine<R> + r][tx + c * kSide] = from[r][c];
-  }
-  __syncthreads();
+  const R kept = weight < R(0) ? R(0) : product * s.kept;
+  return weight == -std::numeric_limits<R>::infinity()
+             ? R(0)
+             : math::absolute(weight) * (kept - delta) * s.scale;
 }
 
-template <class T, int kChunks>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
-    attention_queries_kernel(Scores<T> s, BackwardArguments<T> g, Heads<T> dq) {
+template <class T, int kTx>
+__global__ void __launch_bounds__(kTx* kAttentionRows, kResident<kTx>)
+    attention_queries_kernel(Scores<T> s, BackwardArguments<T> g, AttentionHeads<T> dq) {
   using R = Compute<T>;
-  constexpr int kOwn = kMine<R>;
-  __shared__ Shared<R> shared;
-  const Part part(s.count, s.queries, kPlaces<R>);
-  Sums<R, kChunks> sums{};
-  const Index end = s.key_end(part.first);
-  for (Index key = s.key_begin(part.n, part.first); key < end; key += kPlaces<R>) {
-    R weights[kOwn][kOwn], slopes[kOwn][kOwn];
-    weights_and_slopes(s, g, shared, part.n, part.h, part.first, key, weights, slopes);
-    put(slopes, shared);
-    gather<false>(shared, g.k.at(part.n, part.h / s.group), g.k.place, key, s.keys, part.column,
-                  s.depth, sums);
-  }
-  R one[kOwn];
+  using B = QueryBlock<T, kTx>;
+  B block(static_cast<int>(s.depth), g.aligned);
+  const AttentionPart<B> part(s.count, s.queries, true);
+  const int n = part.n, h = part.h;
+  const HeadPlaces<T> q = s.side_of_queries(g.q, n, h), dy = s.side_of_queries(g.dy, n, h),
+                      k = s.side_of_keys(g.k, n, h), v = s.side_of_keys(g.v, n, h);
+  typename B::Sums sums{};
+  int key = s.template key_begin<B::kOthers>(n, part.first);
+  const int end = s.key_end(part.first, B::kRows);
+  if (key < end) block.start_product(q, part.first, k, key);
+#pragma unroll 1
+  for (; key < end; key += B::kOthers) {
+    typename B::Scores x;
+    block.product(x, q, part.first, k, key, [&] { block.start_product(dy, part.first, v, key); });
+    put_weights(
+        s, g, n, h, block, s.all_see(n, part.first, B::kRows, key, B::kOthers), x,
+        [&](int r, int) { return g.of(g.lse, s, n, h, part.first + block.row(r)); },
+        [&](int row, int other) {
+          return QueryAndKey{part.first + row, key + other};
+        });
+    block.product(x, dy, part.first, v, key, [&] { block.start_gather(k, key, part.column); });
+    R delta[B::kMine];
 #pragma unroll
-  for (int r = 0; r < kOwn; ++r) one[r] = R(1);
-  give(sums, one, dq.at(part.n, part.h), dq.place, part.first, s.queries, part.column, s.depth);
+    for (int r = 0; r < B::kMine; ++r) delta[r] = g.of(g.delta, s, n, h, part.first + block.row(r));
+    B::each(x, [&](int r, int c, R& p) { p = slope(s, block.at(r, c), p, delta[r]); });
+    block.put(x);
+    block.gather(sums, k, key, part.column, [&] {
+      if (key + B::kOthers < end) block.start_product(q, part.first, k, key + B::kOthers);
+    });
+  }
+  block.give(sums, dq, n, h, part.first, s.queries, part.column);
 }
 
-template <class T, int kChunks>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
-    attention_keys_kernel(Scores<T> s, BackwardArguments<T> g, Heads<T> dk, Heads<T> dv) {
+template <class T, int kTx>
+__global__ void __launch_bounds__(kTx* kAttentionRows, kResident<kTx>)
+    attention_keys_kernel(Scores<T> s, BackwardArguments<T> g, AttentionHeads<T> dk,
+                          AttentionHeads<T> dv) {
   using R = Compute<T>;
-  constexpr int kOwn = kMine<R>;
-  __shared__ Shared<R> shared;
-  const Part part(s.kv_heads, s.keys, kPlaces<R>);
-  Sums<R, kChunks> keys{}, values{};
-  for (Index h = part.h * s.group; h < (part.h + 1) * s.group; ++h) {
-    for (Index query = s.causal ? part.first : 0;
-         query < s.queries && s.see(part.n, query, part.first); query += kPlaces<R>) {
-      R weights[kOwn][kOwn], slopes[kOwn][kOwn];
-      weights_and_slopes(s, g, shared, part.n, h, query, part.first, weights, slopes);
-      put(weights, shared);
-      gather<true>(shared, g.dy.at(part.n, h), g.dy.place, query, s.queries, part.column, s.depth,
-                   values);
-      put(slopes, shared);
-      gather<true>(shared, g.q.at(part.n, h), g.q.place, query, s.queries, part.column, s.depth,
-                   keys);
-    }
-  }
-  R one[kOwn];
+  using B = KeyBlock<T, kTx>;
+  constexpr int kOwn = B::kOthers / kTx;
+  B block(static_cast<int>(s.depth), g.aligned);
+  const AttentionPart<B> part(s.kv_heads, s.keys, false);
+  const int n = part.n, begin = s.causal ? part.first : 0, group = static_cast<int>(s.group);
+  int h = part.h * group, query = begin;
+  const HeadPlaces<T> k = s.side_of_keys(g.k, n, h), v = s.side_of_keys(g.v, n, h);
+  typename B::Sums keys{}, values{};
+  bool more = s.see(n, begin, part.first, B::kRows);
+  if (more) block.start_product(k, part.first, s.side_of_queries(g.q, n, h), query);
+#pragma unroll 1
+  while (more) {
+    const HeadPlaces<T> q = s.side_of_queries(g.q, n, h), dy = s.side_of_queries(g.dy, n, h);
+    typename B::Scores x;
+    block.product(x, k, part.first, q, query,
+                  [&] { block.start_product(v, part.first, dy, query); });
+    put_weights(
+        s, g, n, h, block, s.all_see(n, query, B::kOthers, part.first, B::kRows), x,
+        [&](int, int c) { return g.of(g.lse, s, n, h, query + block.other(c)); },
+        [&](int row, int other) {
+          return QueryAndKey{query + other, part.first + row};
+        });
+    block.product(x, v, part.first, dy, query, [&] { block.start_gather(dy, query, part.column); });
+    R delta[kOwn];
 #pragma unroll
-  for (int r = 0; r < kOwn; ++r) one[r] = R(1);
-  give(keys, one, dk.at(part.n, part.h), dk.place, part.first, s.keys, part.column, s.depth);
-  give(values, one, dv.at(part.n, part.h), dv.place, part.first, s.keys, part.column, s.depth);
+    for (int c = 0; c < kOwn; ++c) delta[c] = g.of(g.delta, s, n, h, query + block.other(c));
+    B::each(x, [&](int r, int c, R& p) {
+      R& weight = block.at(r, c);
+      p = slope(s, weight, p, delta[c]);
+      weight = weight > R(0) ? weight * s.kept : weight == weight ? R(0) : weight;  // NaN stays
+    });
+    constexpr bool kApart = kTx == 8;  // registers of longer rows hold the slopes meanwhile
+    if constexpr (kApart) block.put(x, 1);
+    block.template gather<true>(values, dy, query, part.column,
+                                [&] { block.start_gather(q, query, part.column); });
+    if constexpr (!kApart) block.put(x);
+    const int place = query;
+    query += B::kOthers;
+    if (!s.see(n, query, part.first, B::kRows)) ++h, query = begin;
+    more = h < (part.h + 1) * group;
+    block.gather(keys, q, place, part.column, [&] {
+      if (more) block.start_product(k, part.first, s.side_of_queries(g.q, n, h), query);
+    });
+  }
+  block.give(keys, dk, n, part.h, part.first, s.keys, part.column);
+  block.give(values, dv, n, part.h, part.first, s.keys, part.column);
 }
 
 StepScalar<std::uint64_t> counter_of(CudaBackend& backend, const Attention& args) {
@@ -434,20 +372,31 @@ Scores<T> scores_of(CudaBackend& backend, const Attention& args) {
           counter_of(backend, args)};
 }
 
-/// Calls run.template operator()<kChunks>() with the chunks of a place that a block has.
+/// Calls run.template operator()<kTx>(): a block has the sums of up to 8 · kTx numbers of a place.
 template <class Run>
-void with_chunks(Index depth, const Run& run) {
-  if (depth <= 2 * kChunk) return run.template operator()<2>();
-  run.template operator()<4>();
+void with_width(Index depth, const Run& run) {
+  if (depth <= 64) return run.template operator()<8>();
+  run.template operator()<16>();
 }
 
-template <class R>
+template <class B>
 Launch grid_of(const CudaBackend& backend, Index heads, Index places, Index depth) {
-  const Index tiles = (places + kPlaces<R> - 1) / kPlaces<R>;
+  const Index tiles = (places + B::kRows - 1) / B::kRows;
   return {.grid = {static_cast<unsigned>(tiles * heads),
-                   static_cast<unsigned>((depth + kGroup - 1) / kGroup)},
-          .block = {kAttentionThreads},
-          .stream = backend.handle()};
+                   static_cast<unsigned>((depth + B::kColumns - 1) / B::kColumns)},
+          .block = {B::kThreads},
+          .stream = backend.handle(),
+          .shared_bytes = B::kBytes};
+}
+/// Whether places of all of these are whole packs.
+template <class T, class... Views>
+bool packs(const Views&... x) {
+  const auto fits = [](const View& v) {
+    return packable(v.data<T>()) && v.stride(0) % Pack<T>::kSize == 0 &&
+           v.stride(1) % Pack<T>::kSize == 0 && v.stride(2) % Pack<T>::kSize == 0 &&
+           v.shape()[3] % Pack<T>::kSize == 0;
+  };
+  return (fits(x) && ...);
 }
 
 constexpr int kRotaryRows = kThreads / kWarp;
@@ -483,11 +432,12 @@ void plain_attention_forward(CudaBackend& backend, const AttentionForward& args)
   const Shape& q = args.q.shape();
   floating(args.q.tensor(), [&](auto type) {
     using T = decltype(type);
-    const Launch how = grid_of<Compute<T>>(backend, q[0] * q[1], q[2], q[3]);
-    with_chunks(q[3], [&]<int kChunks>() {
-      launch(attention_forward_kernel<T, kChunks>, how, scores_of<T>(backend, args),
-             heads<T>(args.q), heads<T>(args.k), heads<T>(args.v), heads<T>(args.y),
-             args.lse.data<Compute<T>>());
+    with_width(q[3], [&]<int kTx>() {
+      launch(attention_forward_kernel<T, kTx>,
+             grid_of<QueryBlock<T, kTx>>(backend, q[0] * q[1], q[2], q[3]),
+             scores_of<T>(backend, args), attention_heads<T>(args.q), attention_heads<T>(args.k),
+             attention_heads<T>(args.v), attention_heads<T>(args.y), args.lse.data<Compute<T>>(),
+             packs<T>(args.q, args.k, args.v));
     });
   });
 }
@@ -500,22 +450,30 @@ void plain_attention_backward(CudaBackend& backend, const AttentionBackward& arg
     using R = Compute<T>;
     const Scores<T> scores = scores_of<T>(backend, args);
     const Tensor delta = backend.scratch(all, DTypeOf<R>::value);
-    const BackwardArguments<T> given{heads<T>(args.q),  heads<T>(args.k),   heads<T>(args.v),
-                                     heads<T>(args.dy), args.lse.data<R>(), delta.data<R>()};
+    const BackwardArguments<T> given{attention_heads<T>(args.q),
+                                     attention_heads<T>(args.k),
+                                     attention_heads<T>(args.v),
+                                     attention_heads<T>(args.dy),
+                                     args.lse.data<R>(),
+                                     delta.data<R>(),
+                                     packs<T>(args.q, args.k, args.v, args.dy)};
     if (all > 0) {
       launch(attention_delta_kernel<T>,
-             {.grid = {blocks_for(all, kAttentionThreads / kWarp)},
-              .block = {kAttentionThreads},
+             {.grid = {blocks_for(all, kDeltaThreads / kWarp)},
+              .block = {kDeltaThreads},
               .stream = backend.handle()},
-             q[1], q[2], all, q[3], heads<T>(args.y), heads<T>(args.dy), delta.data<R>());
+             q[1], q[2], all, q[3], attention_heads<T>(args.y), attention_heads<T>(args.dy),
+             delta.data<R>());
     }
-    with_chunks(q[3], [&]<int kChunks>() {
+    with_width(q[3], [&]<int kTx>() {
       if (all > 0)
-        launch(attention_queries_kernel<T, kChunks>, grid_of<R>(backend, q[0] * q[1], q[2], q[3]),
-               scores, given, heads<T>(args.dq));
+        launch(attention_queries_kernel<T, kTx>,
+               grid_of<QueryBlock<T, kTx>>(backend, q[0] * q[1], q[2], q[3]), scores, given,
+               attention_heads<T>(args.dq));
       if (args.k.elements() > 0)
-        launch(attention_keys_kernel<T, kChunks>, grid_of<R>(backend, k[0] * k[1], k[2], k[3]),
-               scores, given, heads<T>(args.dk), heads<T>(args.dv));
+        launch(attention_keys_kernel<T, kTx>,
+               grid_of<KeyBlock<T, kTx>>(backend, k[0] * k[1], k[2], k[3]), scores, given,
+               attention_heads<T>(args.dk), attention_heads<T>(args.dv));
     });
   });
 }

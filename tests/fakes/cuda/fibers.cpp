@@ -30,6 +30,13 @@ struct Thread {
   Context* fiber = nullptr;  ///< while it waits
   std::source_location barrier;
   std::uint64_t result = 0;  ///< of its warp call
+  struct Copy {
+    void* to;
+    const void* from;
+    int bytes;
+    bool inside;
+  };
+  std::vector<Copy> copies;  ///< that it has not waited for
 };
 
 /// A call that the threads of `mask` are making.
@@ -55,6 +62,7 @@ class Scheduler {
   std::uint64_t warp_call(WarpCall call, unsigned mask, std::uint64_t value, int source);
   void barrier(const std::source_location& where);
   int lane() const { return static_cast<int>(current_ % kLanes); }
+  Thread& current() { return threads_[current_]; }
   unsigned char* shared() { return shared_.data; }
 
  private:
@@ -140,6 +148,7 @@ void Scheduler::run_block() {
     threads_[i].index = {i % block_size.x, i / block_size.x % block_size.y,
                          i / block_size.x / block_size.y};
     threads_[i].state = State::kReady;
+    threads_[i].copies.clear();
   }
   started_ = done_ = 0;
   error_ = nullptr;
@@ -341,6 +350,28 @@ std::uint64_t warp_call(WarpCall call, unsigned mask, std::uint64_t value, int s
 void block_barrier(const std::source_location& where) { scheduler().barrier(where); }
 int lane() { return scheduler().lane(); }
 unsigned char* dynamic_shared_memory() { return scheduler().shared(); }
+void copy_async(void* to, const void* from, int bytes, bool inside) {
+  const auto beside = [bytes](const void* at) {
+    return reinterpret_cast<std::uintptr_t>(at) % static_cast<unsigned>(bytes) != 0;
+  };
+  require(!beside(to) && !(inside && beside(from)), "shim",
+          "a copy of {} bytes from {} to {}, which must be multiples of {}", bytes, from, to,
+          bytes);
+  std::memset(to, 0xff, static_cast<std::size_t>(bytes));
+  scheduler().current().copies.push_back({to, from, bytes, inside});
+}
+void finish_copies() {
+  auto& copies = scheduler().current().copies;
+  for (const auto& copy : copies) {
+    const auto bytes = static_cast<std::size_t>(copy.bytes);
+    if (copy.inside) {
+      std::memcpy(copy.to, copy.from, bytes);
+    } else {
+      std::memset(copy.to, 0, bytes);
+    }
+  }
+  copies.clear();
+}
 
 void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*),
          const void* function) {

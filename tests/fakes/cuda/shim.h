@@ -66,6 +66,10 @@ std::uint64_t warp_call(WarpCall call, unsigned mask, std::uint64_t value, int s
 void block_barrier(const std::source_location& where);
 int lane();
 unsigned char* dynamic_shared_memory();
+/// kernels/cuda/device/async_copy.h. What was asked for comes when the thread waits for it; until
+/// then it is NaN. Error(kInternal) if the addresses are no multiples of `bytes`.
+void copy_async(void* to, const void* from, int bytes, bool inside);
+void finish_copies();
 
 /// Runs all threads of all blocks of call(function). Error(kInternal) where a block's threads part
 /// ways: some wait in a barrier that the others never reach.
