@@ -68,7 +68,7 @@ elif [ -z "$cuobjdump" ]; then
 elif ! PATH=$(dirname "$cuobjdump"):$PATH "$cuobjdump" -res-usage "$library" >"$work/usage" 2>"$work/log"; then
   echo "machine code: not looked at, $cuobjdump fails: $(head -1 "$work/log")"
 else
-  # For sm_100 ptxas has too few registers, by up to 48 bytes, for batch norms' loads under way and
+  # For sm_100 ptxas has too few registers, by up to 56 bytes, for batch norms' loads under way and
   # for one loss in fp64, where for sm_90 they suffice: not worth a change before such a GPU has
   # measured it.
   awk '
@@ -77,7 +77,7 @@ else
     /REG:/ {
       kernels++
       match($0, / STACK:[0-9]+/); stack = substr($0, RSTART + 7, RLENGTH - 7) + 0
-      known = architecture == "sm_100" && name ~ /7momentsI|13gradient_sumsI|14input_gradientI|18cross_entropy_rowsILi32EdE/ && stack <= 48
+      known = architecture == "sm_100" && name ~ /7momentsI|13gradient_sumsI|14input_gradientI|18cross_entropy_rowsILi32EdE/ && stack <= 56
       if (stack && !known || $0 !~ / LOCAL:0 /) { print "  " architecture " " name $0; failures++ }
       match($0, /REG:[0-9]+/); n = substr($0, RSTART + 4, RLENGTH - 4) + 0; if (n > most) most = n
     }
