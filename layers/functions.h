@@ -278,7 +278,7 @@ Variable cross_entropy(const Variable& logits, const Tensor& labels, double labe
                        double scale, Pass& pass);
 /// Computes logits x[N,F]·weight[V,F]ᵀ in chunks of `rows` rows and calls use(first row, logits)
 /// for each, so that they are never all in memory; 0: as many rows as have 2²⁴ elements, on a GPU
-/// 2²⁶. Long rows are aligned: the logits are the first V columns, the others padding
+/// 2 GiB. Long rows are aligned: the logits are the first V columns, the others padding
 /// (TargetLoss::classes), filled with `padding` if given.
 void logits_by_rows(Backend& backend, const Tensor& x, const Tensor& weight, std::int64_t rows,
                     const std::function<void(std::int64_t first, const View& logits)>& use,

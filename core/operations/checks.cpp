@@ -106,6 +106,9 @@ void check(const TargetLoss& args) {
   call.that(!args.class_weights || is_softmax(args.kind),
             "class_weights are for the losses of a softmax");
   call.may_have(args.total, "total", 1, DType::kFloat64);
+  call.that(!args.batch_targets || (args.targets.dtype() == DType::kInt32 &&
+                                    args.batch_targets.dtype() == DType::kInt32),
+            "batch_targets are numbers of classes, as targets then are");
   call.that((!args.ignored && !args.total) ||
                 (is_softmax(args.kind) && args.targets.dtype() == DType::kInt32),
             "what counts is for numbers of classes and the losses of a softmax");

@@ -21,7 +21,8 @@ namespace starling {
 /// 0): with `scale` = 1/N this is PyTorch's weighted mean. Rows whose target is `ignored` have
 /// weight 0, others 1 if there are no class weights. With `total` (fp64 scalar, for softmax losses
 /// with class indices) the sum of the rows' weights is added to it, and the results are not
-/// divided.
+/// divided. Where x holds some rows of a batch, `batch_targets` are those of all its rows: the mean
+/// weight is theirs.
 ///
 /// For the cross entropy with class indices, rows of x and dx may consist of `classes` elements and
 /// padding, which is ignored; and dx may be x if there are no class weights.
@@ -32,8 +33,10 @@ struct TargetLoss {
   double label_smoothing = 0.0, scale = 1.0, gradient_scale = 1.0;
   Tensor class_weights = {};
   std::optional<std::int32_t> ignored = {};
-  Tensor total = {};
+  Tensor total = {}, batch_targets = {};
   std::int64_t classes = 0;  ///< 0: rows have no padding
+  /// The targets whose weights count.
+  const Tensor& weighed() const { return batch_targets ? batch_targets : targets; }
   /// Whether rows have weights.
   bool weighted() const {
     return targets.dtype() == DType::kInt32 && (class_weights || ignored || total);
@@ -41,7 +44,7 @@ struct TargetLoss {
   Accesses accesses() const {
     const bool padded = classes > 0;  // dx's padding is not written
     return Accesses()
-        .read({x, targets, class_weights})
+        .read({x, targets, class_weights, batch_targets})
         .write({loss, padded ? Tensor() : dx})
         .change({total, padded ? dx : Tensor()});
   }

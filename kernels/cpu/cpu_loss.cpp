@@ -60,8 +60,10 @@ const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index class
 
 /// What multiplies the mean over rows where they have weights; adds to the call's total where it
 /// has one.
-double weight_factor(const TargetLoss& args, const std::int32_t* labels, Index rows) {
+double weight_factor(const TargetLoss& args, Index classes) {
   if (!args.weighted()) return 1.0;
+  const Index rows = args.weighed().elements();
+  const std::int32_t* labels = checked_labels(args.weighed(), rows, classes, args.ignored);
   const double* weights = cpu::optional<double>(args.class_weights);
   double sum = 0.0;
   for (Index r = 0; r < rows; ++r) {
@@ -117,7 +119,7 @@ double softmax_row(const TargetLoss& args, const T* row, Index classes, const Ta
 void CpuBackend::cross_entropy(const TargetLoss& args) {
   const PaddedRows x(args.x, args.classes);
   const std::int32_t* labels = checked_labels(args.targets, x.rows, x.classes, args.ignored);
-  const double scale = args.scale * weight_factor(args, labels, x.rows);
+  const double scale = args.scale * weight_factor(args, x.classes);
   floating(args.x, [&, n = x.rows, c = x.classes](auto type) {
     using T = decltype(type);
     const T* logits = args.x.data<T>();
@@ -151,7 +153,7 @@ void CpuBackend::issue(const TargetLoss& args) {
   const std::int32_t* labels =
       by_number ? checked_labels(args.targets, rows, classes, args.ignored) : nullptr;
   const bool softmax = is_softmax(args.kind);
-  const double scale = args.scale * weight_factor(args, labels, rows);
+  const double scale = args.scale * weight_factor(args, classes);
   floating(args.x, [&, n = rows, width = classes](auto type) {
     using T = decltype(type);
     using R = Compute<T>;

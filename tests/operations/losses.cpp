@@ -6,6 +6,7 @@
 
 #include "core/operations/copying.h"
 #include "core/operations/losses.h"
+#include "core/operations/map.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/updates.h"
 #include "tests/operations/rows.h"
@@ -211,6 +212,37 @@ Operation target_loss(LossKind kind, Index rows, Index classes, double parameter
     args.gradient_scale = 8.0;
     b.target_loss(args);
   };
+  return op;
+}
+
+Operation cross_entropy_in_parts(Index rows, Index classes, std::int32_t ignored) {
+  Operation op = cross_entropy(rows, classes, 0.1, ignored);
+  op.name += ", in parts";
+  op.loose = {0, 1, 2};  // of which parts are taken
+  const auto each = [=](Backend& b, const Tensors& in, const Tensor& loss, const Tensor& d,
+                        double scale) {
+    const Tensor first(b, Shape{}, loss ? loss.dtype() : parameter_dtype(in[0].dtype())),
+        second(b, Shape{}, first.dtype());
+    for (const bool end : {false, true}) {
+      const Index begin = end ? rows / 3 : 0, count = end ? rows - begin : rows / 3;
+      TargetLoss args{.x = in[0].slice(begin * classes, {count, classes}),
+                      .targets = in[1].slice(begin, {count}),
+                      .loss = end ? second : first,
+                      .label_smoothing = 0.1,
+                      .scale = scale,
+                      .ignored = ignored,
+                      .batch_targets = in[1]};
+      if (d) args.dx = d.slice(begin * classes, {count, classes});
+      b.target_loss(args);
+    }
+    if (loss) b.map({MapFunction::kAdd, first, second, loss});
+  };
+  const double scale = 1.0 / static_cast<double>(rows);
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    each(b, in, out[0], {}, scale);
+  };
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy,
+                    const Tensors& d) { each(b, in, {}, d[0], scale * to_numbers(dy)[0]); };
   return op;
 }
 

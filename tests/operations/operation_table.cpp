@@ -367,6 +367,7 @@ std::vector<Operation> operation_table() {
       cross_entropy(17, 300, 0.1),
       cross_entropy(3, 2, 0.2),
       cross_entropy(1, 1, 0.0),
+      cross_entropy_in_parts(30, 5, 2),
       cross_entropy(2, 2500, 0.1),
       cross_entropy(4, 2500, 0.1, {}, 60),
       cross_entropy(5, 2051, 0.0, 7, 13),

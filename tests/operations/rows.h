@@ -192,6 +192,8 @@ Operation squared_distance(Index n, bool of_two);
 Operation squared_norms(Index n);
 /// Kinds of numbers that the squared norms hold in this row's run.
 enum class Norms { kFinite, kInfinite, kNan };
+/// Of rows that come in two parts, with one mean over those that count.
+Operation cross_entropy_in_parts(Index rows, Index classes, std::int32_t ignored);
 Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms);
 
 // updates.cpp

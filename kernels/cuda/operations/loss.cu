@@ -275,10 +275,11 @@ __global__ void __launch_bounds__(kThreads, 3)
 Tensor weight_factor(CudaBackend& backend, const TargetLoss& args) {
   if (!args.weighted()) return {};
   const Logits l = logits_of(args.x, args.classes);
+  const Tensor& targets = args.weighed();
   Tensor factor = backend.scratch(1, DType::kFloat64);
-  launch(weigh_rows, {{1}, {kWeighing}, backend.handle()}, args.targets.data<std::int32_t>(),
-         l.rows, l.classes, optional<double>(args.class_weights), ignored_of(args.ignored),
-         factor.data<double>(), optional<double>(args.total));
+  launch(weigh_rows, {{1}, {kWeighing}, backend.handle()}, targets.data<std::int32_t>(),
+         targets.elements(), l.classes, optional<double>(args.class_weights),
+         ignored_of(args.ignored), factor.data<double>(), optional<double>(args.total));
   return factor;
 }
 
