@@ -205,19 +205,22 @@ class Chain final : public LazyValue {
         lean_(pass.recompute != Recompute::kNone),
         layer_(pass.tape ? pass.tape->layer() : std::string_view()) {}
   const Program& program() const { return program_; }
+  /// Has `first` compute the value, when it is needed next.
+  void compute_by(std::function<void(const Map&)> first) { first_ = std::move(first); }
 
  private:
   Variable make() override {
     const auto kept = std::make_shared<const Program>(std::exchange(program_, {}));
     const Program& program = *kept;
-    const auto compute = [kept, shape = shape(), dtype = dtype(), &backend = backend_] {
+    const auto compute = [kept, shape = shape(), dtype = dtype(),
+                          &backend = backend_](const std::function<void(const Map&)>& by) {
       Map map;
       static_cast<Expression&>(map) = kept->builder.expression();
       map.y = Tensor(backend, shape, dtype);
-      backend.map(map);
+      by ? by(map) : backend.map(map);
       return map.y;
     };
-    const Tensor y = compute();
+    const Tensor y = compute(std::exchange(first_, nullptr));
     if (!tape_) return Variable(y);
     const Tape::Scope scope(tape_, layer_);
     const std::vector<Variable> inputs = program.inputs();
@@ -244,22 +247,24 @@ class Chain final : public LazyValue {
       const Tensor dy = std::move(g.take_terms().front());
       chain_backward(g, *kept, shape, dy);
     });
-    if (lean_ && result.requires_grad()) result.set_recompute(compute);
+    if (lean_ && result.requires_grad())
+      result.set_recompute([compute] { return compute(nullptr); });
     return result;
   }
 
   std::string_view name_;
   Program program_;
   Backend& backend_;
+  std::function<void(const Map&)> first_;
   Tape* tape_;
   bool lean_;
   std::string_view layer_;
 };
 
 /// The unevaluated chain of a value, if it has this shape.
-const Chain* chain_of(const Variable& x, const Shape& shape) {
+Chain* chain_of(const Variable& x, const Shape& shape) {
   if (!x.lazy() || x.lazy()->is_made() || x.shape() != shape) return nullptr;
-  return dynamic_cast<const Chain*>(x.lazy().get());
+  return dynamic_cast<Chain*>(x.lazy().get());
 }
 
 }  // namespace
@@ -295,6 +300,22 @@ std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, c
                      [program, shape = x.shape(), kept, factor](Gradients& g) {
                        chain_backward(g, program, shape, g.output().reshaped(kept), factor);
                      });
+}
+
+bool compute_sum(
+    const Variable& x,
+    const std::function<void(const Tensor& a, const Tensor& b, const Tensor& sum)>& add) {
+  Chain* const chain = chain_of(x, x.shape());
+  if (!chain) return false;
+  const Program& program = chain->program();
+  const Expression& what = program.builder.expression();
+  if (what.count != 1 || what.steps[0].function != MapFunction::kAdd ||
+      program.leaves.size() != 2 || program.leaves[0].shape() != x.shape() ||
+      program.leaves[1].shape() != x.shape())
+    return false;
+  chain->compute_by([&add](const Map& map) { add(map.in[0], map.in[1], map.y); });
+  x.value();
+  return true;
 }
 
 Variable pointwise(std::string_view name, MapFunction function, const Operand& a, const Operand& b,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,12 @@ inline Variable pointwise(std::string_view name, MapFunction function, const Var
 /// with size 1 for reduced dimensions.
 std::optional<Variable> sum_of_chain(std::string_view name, const Variable& x, const Shape& kept,
                                      const Shape& result, double factor, Pass& pass);
+
+/// If x is the sum of two values of its shape that is not computed yet, has `add` compute it: a + b
+/// into `sum`. So an operation that reads x computes it on the way.
+bool compute_sum(
+    const Variable& x,
+    const std::function<void(const Tensor& a, const Tensor& b, const Tensor& sum)>& add);
 
 /// x broadcast to a shape.
 Tensor repeated(const Tensor& x, const Shape& shape, Backend& backend);

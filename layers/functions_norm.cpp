@@ -3,6 +3,7 @@
 #include "core/operations/pointwise.h"
 #include "core/operations/reduce.h"
 #include "layers/functions.h"
+#include "layers/functions_chain.h"
 #include "layers/norm_statistics.h"
 
 namespace starling::functions {
@@ -225,15 +226,21 @@ Variable row_norm(std::string_view name, const Variable& x, Parameter& gamma, Pa
     return Tensor(pass.backend, Shape{x.shape().elements() / x.shape().back()},
                   gamma.value.dtype());
   };
-  const LayerNormForward args{.x = x.value(),
-                              .gamma = gamma.value,
-                              .beta = centered ? beta->value : Tensor(),
-                              .y = Tensor(pass.backend, x.shape(), x.dtype()),
-                              .saved_mean = centered ? statistics() : Tensor(),
-                              .saved_inv_std = statistics(),
-                              .eps = eps,
-                              .centered = centered};
-  pass.backend.layer_norm_forward(args);
+  LayerNormForward args{.gamma = gamma.value,
+                        .beta = centered ? beta->value : Tensor(),
+                        .y = Tensor(pass.backend, x.shape(), x.dtype()),
+                        .saved_mean = centered ? statistics() : Tensor(),
+                        .saved_inv_std = statistics(),
+                        .eps = eps,
+                        .centered = centered};
+  // Of a residual addition, which comes before most norms of a Transformer, both in one pass.
+  const bool added = compute_sum(x, [&](const Tensor& a, const Tensor& b, const Tensor& sum) {
+    LayerNormForward both = args;
+    both.x = a, both.residual = b, both.sum = sum;
+    pass.backend.layer_norm_forward(both);
+  });
+  args.x = x.value();
+  if (!added) pass.backend.layer_norm_forward(args);
 
   auto backward = [saved = LayerNormBackward{.x = args.x,
                                              .gamma = args.gamma,

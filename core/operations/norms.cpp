@@ -89,6 +89,10 @@ void check(const LayerNormForward& args) {
   call.may_have(args.saved_mean, "saved_mean", x.rows, wide);
   call.that(args.centered || !args.saved_mean, "there is a mean, but it counts as 0");
   call.may_have(args.saved_inv_std, "saved_inv_std", x.rows, wide);
+  call.may_have(args.residual, "residual", x.elements(), args.x.dtype());
+  call.may_have(args.sum, "sum", x.elements(), args.x.dtype());
+  call.that(static_cast<bool>(args.residual) == static_cast<bool>(args.sum),
+            "a residual and the sum come together");
 }
 
 void check(const LayerNormBackward& args) {

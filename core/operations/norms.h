@@ -94,13 +94,15 @@ struct BatchNormFinish {
 };
 
 /// Layer normalisation of x[R,C] over C. gamma[C], beta[C], mean[R] and inv_std[R] are optional.
-/// Not centered, it is the RMS norm, without a mean.
+/// Not centered, it is the RMS norm, without a mean. With `residual`, of x + residual, which is
+/// written to `sum`.
 struct LayerNormForward {
   Tensor x, gamma, beta, y, saved_mean, saved_inv_std;
   double eps = 1e-5;
   bool centered = true;
+  Tensor residual = {}, sum = {};
   Accesses accesses() const {
-    return Accesses().read({x, gamma, beta}).write({y, saved_mean, saved_inv_std});
+    return Accesses().read({x, residual, gamma, beta}).write({sum, y, saved_mean, saved_inv_std});
   }
 };
 

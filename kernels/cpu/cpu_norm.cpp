@@ -321,6 +321,14 @@ void CpuBackend::issue(const BatchNormFinish& args) {
 }
 
 void CpuBackend::issue(const LayerNormForward& args) {
+  if (args.residual) {
+    map({MapFunction::kAdd, args.x, args.residual.reshaped(args.x.shape()),
+         args.sum.reshaped(args.x.shape())});
+    LayerNormForward norm = args;
+    norm.x = args.sum.reshaped(args.x.shape());
+    norm.residual = norm.sum = {};
+    return issue(norm);
+  }
   floating(args.x, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;

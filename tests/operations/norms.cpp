@@ -193,6 +193,41 @@ Operation layer_norm(Index rows, Index channels, bool affine, bool centered, boo
   return op;
 }
 
+Operation layer_norm_of_sum(Index rows, Index channels, bool centered) {
+  Operation op = layer_norm(rows, channels, true, centered);
+  op.name += ", of a sum";
+  const std::size_t sum = op.outputs.size();
+  op.inputs.push_back({rows, channels});
+  op.outputs.push_back({rows, channels});
+  op.input_roles.resize(op.inputs.size() - 1, Role::kParameter);
+  op.input_roles.push_back(Role::kActivation);
+  op.output_roles.resize(sum, Role::kParameter);
+  op.output_roles.push_back(Role::kActivation);
+  op.carried = 2;  // the sum is rounded, and what is small of it loses digits
+  op.tolerance = 1e-4;
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.layer_norm_forward({.x = in[0],
+                          .gamma = in[1],
+                          .beta = centered ? in[2] : Tensor(),
+                          .y = out[0],
+                          .saved_mean = centered ? out[2] : Tensor(),
+                          .saved_inv_std = out[1],
+                          .eps = 1e-3,
+                          .centered = centered,
+                          .residual = in.back(),
+                          .sum = out.back()});
+  };
+  op.reference = [norm = op.reference, sum](const std::vector<Numbers>& in,
+                                            std::vector<Numbers>& out) {
+    std::vector<Numbers> added = in;
+    for (std::size_t i = 0; i < in[0].size(); ++i) added[0][i] += in.back()[i];
+    norm(added, out);
+    out[sum] = added[0];
+  };
+  op.backward = nullptr;
+  return op;
+}
+
 Operation softmax(Index rows, Index n, bool logarithm) {
   Operation op;
   op.name = fmt::format("{}softmax {}x{}", logarithm ? "log " : "", rows, n);

@@ -119,6 +119,8 @@ Operation softmax(Index rows, Index n, bool logarithm = false);
 Operation batch_norm_statistics(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool running);
 Operation batch_norm_backward_sums(Index rows, Index channels,
+/// Of a sum, which is an output.
+Operation layer_norm_of_sum(Index rows, Index channels, bool centered = true);
                                    const Rectifier& rectifier = {.relu = true});
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
                                     bool affine = true);

@@ -4,10 +4,11 @@
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/device/row_share.h"
 
-// Layer and RMS normalisation: a warp for each row, which stays in the first cache between its
-// passes. The gradients of gamma and beta are sums over rows: column_tiles.h. If a row fits the
-// registers of a warp, one kernel reads it once for all gradients, and a second adds up the sums of
-// the first one's blocks. Longer rows, fp64, odd addresses and frozen parameters take two passes.
+// Layer and RMS normalisation: a warp for each row, which stays in registers between its passes, or
+// in the first cache. The gradients of gamma and beta are sums over rows: column_tiles.h. If a row
+// fits the registers of a warp, one kernel reads it once for all gradients, and a second adds up
+// the sums of the first one's blocks. Longer rows, fp64, odd addresses and frozen parameters take
+// two passes.
 namespace starling::cuda {
 namespace {
 
@@ -53,44 +54,72 @@ __device__ __forceinline__ WarpRows warp_rows() {
           Index{gridDim.x} * kWarps};
 }
 
-template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads, 3)
-    layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma,
-                    const Compute<T>* __restrict__ beta, T* __restrict__ y,
-                    Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std,
-                    Index rows, Index channels, bool centered, double eps) {
+template <class T>
+struct LayerRows {
+  const T *x, *residual;  ///< residual is optional
+  T *sum, *y;             ///< sum: x + residual, if that is given
+  const Compute<T>*gamma, *beta;
+  Compute<T>*mean, *inv_std;  ///< optional
+};
+
+/// A warp's lanes keep kHeld groups of the row or, with 0, read it for each of the three passes.
+template <class T, int kSize, int kHeld>
+__global__ void __launch_bounds__(kThreads, kHeld > 4 ? 2 : 3)
+    layer_norm_rows(LayerRows<T> to, Index rows, Index channels, bool centered, double eps) {
   using C = Compute<T>;
+  using Share = RowShare<T, kSize, kWarp, kHeld>;
   const WarpRows own = warp_rows();
   const C share = C(1) / static_cast<C>(channels);
   for (Index r = own.first; r < rows; r += own.step) {
-    const T* row = x + r * channels;
+    Share row(to.x + r * channels, channels);
+    const T* residual = to.residual != nullptr ? to.residual + r * channels : nullptr;
+    const auto add = [](Group<T, kSize>& g, const Group<T, kSize>& more) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) g.v[j] = narrow<T>(widen(g.v[j]) + widen(more.v[j]));
+    };
+    if (residual != nullptr) {
+      const Share more(residual, channels);
+      row.each([&](Index c, int u, Group<T, kSize> g) {
+        add(g, more.group(c, u));
+        store_group<T, kSize>(to.sum + r * channels + c, g);
+        if constexpr (kHeld > 0)
+          row.held[u].words = std::bit_cast<typename Coming<T, kSize>::Words>(g);
+      });
+    }
+    const auto each = [&](auto f) {
+      row.each([&](Index c, int, Group<T, kSize> g) {
+        if constexpr (kHeld == 0)
+          if (residual != nullptr) add(g, load_group<T, kSize>(residual + c));
+        f(c, g);
+      });
+    };
     C sum = C(0), squares = C(0);
     if (centered) {
-      for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+      each([&](Index, const Group<T, kSize>& g) {
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) sum += static_cast<C>(g.v[j]);
+        for (int j = 0; j < kSize; ++j) sum += widen(g.v[j]);
       });
     }
     const C mean = warp_sum(sum) * share;
-    for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+    each([&](Index, const Group<T, kSize>& g) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const C d = static_cast<C>(g.v[j]) - mean;
+        const C d = widen(g.v[j]) - mean;
         squares += d * d;
       }
     });
     const C inv = static_cast<C>(1.0 / sqrt(static_cast<double>(warp_sum(squares) * share) + eps));
-    for_groups<T, kSize>(row, channels, [&](Index c, Group<T, kSize> g) {
-      const auto weight = coefficients<kSize>(gamma, c, C(1)),
-                 bias = coefficients<kSize>(beta, c, C(0));
+    each([&](Index c, Group<T, kSize> g) {
+      const auto weight = coefficients<kSize>(to.gamma, c, C(1)),
+                 bias = coefficients<kSize>(to.beta, c, C(0));
 #pragma unroll
       for (int j = 0; j < kSize; ++j)
-        g.v[j] = static_cast<T>((static_cast<C>(g.v[j]) - mean) * inv * weight.v[j] + bias.v[j]);
-      store_group<T, kSize>(y + r * channels + c, g);
+        g.v[j] = narrow<T>((widen(g.v[j]) - mean) * inv * weight.v[j] + bias.v[j]);
+      store_group<T, kSize>(to.y + r * channels + c, g);
     });
     if (threadIdx.x % kWarp == 0) {
-      if (saved_mean) saved_mean[r] = mean;
-      if (saved_inv_std) saved_inv_std[r] = inv;
+      if (to.mean) to.mean[r] = mean;
+      if (to.inv_std) to.inv_std[r] = inv;
     }
   }
 }
@@ -283,18 +312,28 @@ void forward(CudaBackend& backend, const LayerNormForward& args) {
   using C = Compute<T>;
   const RowsAndChannels matrix = rows_and_channels(args.x);
   const Index rows = matrix.rows, channels = matrix.channels;
-  const T* x = args.x.data<T>();
-  const C* gamma = optional<C>(args.gamma);
-  const C* beta = optional<C>(args.beta);
-  T* y = args.y.data<T>();
-  C* mean = optional<C>(args.saved_mean);
-  C* inv_std = optional<C>(args.saved_inv_std);
+  const LayerRows<T> to{.x = args.x.data<T>(),
+                        .residual = optional<T>(args.residual),
+                        .sum = optional<T>(args.sum),
+                        .y = args.y.data<T>(),
+                        .gamma = optional<C>(args.gamma),
+                        .beta = optional<C>(args.beta),
+                        .mean = optional<C>(args.saved_mean),
+                        .inv_std = optional<C>(args.saved_inv_std)};
   if (rows == 0) return;
-  const auto run = [&]<int kSize>() {
-    launch(layer_norm_rows<T, kSize>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
-           inv_std, rows, channels, args.centered, args.eps);
+  const auto whole = [&]<int kSize, int kHeld>() {
+    if (kHeld > 0 && channels > kHeld * kWarp * kSize) return false;
+    launch(layer_norm_rows<T, kSize, kHeld>, over_warps(rows, backend.handle()), to, rows, channels,
+           args.centered, args.eps);
+    return true;
   };
-  with_packs<T>(channels, run, x, y);
+  const auto run = [&]<int kSize>() {
+    if constexpr (kSize > 1 && sizeof(T) <= 4) {
+      if (whole.template operator()<kSize, 4>() || whole.template operator()<kSize, 8>()) return;
+    }
+    whole.template operator()<kSize, 0>();
+  };
+  with_packs<T>(channels, run, to.x, to.residual, to.sum, to.y);
 }
 
 template <class T>
