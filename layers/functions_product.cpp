@@ -119,10 +119,41 @@ void scale_in_place(Backend& backend, double number, const Tensor& x) {
   if (number != 1.0) backend.map({{{MapFunction::kMultiply, 0, kMapNumbers}}, {x}, x, {number}});
 }
 
+/// GELU of a product, which computed both. A product that takes it does both their gradients.
+class GeluOfProduct final : public LazyValue {
+ public:
+  GeluOfProduct(Variable input, Tensor value, Pass& pass)
+      : LazyValue(value.shape(), value.dtype(), input.requires_grad()),
+        input_(std::move(input)),
+        value_(std::move(value)),
+        tape_(pass.tape),
+        layer_(pass.tape->layer()) {}
+  const Variable& input() const { return input_; }
+  const Tensor& value() const { return value_; }
+
+ private:
+  Variable make() override {
+    const Tape::Scope scope(tape_, layer_);
+    return tape_->record("gelu", value_, {input_}, {}, [in = input_.value()](Gradients& g) {
+      const Tensor dy = std::move(g.take_terms().front());
+      Tensor dx = own_gradient_memory(dy);
+      g.backend().map({MapFunction::kGeluTanhGradient, in, dy, dx});
+      g.set(0, std::move(dx));
+    });
+  }
+
+  Variable input_;
+  Tensor value_;
+  Tape* tape_;
+  std::string_view layer_;
+};
+
+enum class After { kNothing, kRelu, kGelu };
+
 /// `term`: where it has matrices, the term of low rank. `term_x` has a value where that takes
 /// something else than x.
 Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, const LowRank& term,
-                        const Variable& term_x, Pass& pass, bool relu) {
+                        const Variable& term_x, Pass& pass, After after) {
   require(x.shape().rank() > 0, "linear", "the input is a scalar, not …×F");
   if (weight.shape.rank() != 2 || weight.shape[1] != x.shape().back()) {
     fail(ExitCode::kUsage, "linear", "x is {} and the weight {} is {}; needed: outputs×{}",
@@ -130,12 +161,20 @@ Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, c
   }
   Shape out = x.shape();
   out[out.rank() - 1] = weight.shape[0];
-  Tensor y(pass.backend, out, x.dtype());
-  pass.backend.matmul({.a = matrix_of(x.value()),
+  // A GELU that nothing else has read: the node takes its input, whose gradient it computes.
+  const auto gelu = x.lazy() && !x.lazy()->is_made() && !term.a
+                        ? std::dynamic_pointer_cast<GeluOfProduct>(x.lazy())
+                        : nullptr;
+  const Variable from = gelu ? gelu->input() : x, taken = gelu ? Variable(gelu->value()) : x;
+  const bool relu = after == After::kRelu;
+  Tensor y(pass.backend, out, x.dtype()), before_gelu;
+  if (after == After::kGelu) before_gelu = Tensor(pass.backend, out, x.dtype());
+  pass.backend.matmul({.a = matrix_of(taken.value()),
                        .b = transposed(weight.operand()),
-                       .bias = bias ? bias->value : Tensor(),
+                       .bias = bias ? bias->operand() : Tensor(),
                        .c = matrix_of(y),
-                       .relu = relu});
+                       .relu = relu,
+                       .before_gelu = before_gelu});
 
   // The narrow product is kept with its factor: it is a factor of b's gradient, too.
   const bool apart = term_x.has_value();
@@ -153,9 +192,10 @@ Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, c
   }
 
   // ReLU's gradient needs only the output, which the next operation saves anyway.
-  auto backward = [x_saved = weight.trainable ? Saved(x) : Saved(),
-                   w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
+  auto backward = [x_saved = weight.trainable ? Saved(taken) : Saved(),
+                   w = from.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
                    y_saved = relu ? y : Tensor(),
+                   gelu_input = gelu && from.requires_grad() ? from.value() : Tensor(),
                    term_saved = term.a && term.a->trainable ? Saved(apart ? term_x : x) : Saved(),
                    narrow, term, apart](Gradients& g) {
     Tensor dy = std::move(g.take_terms().front());
@@ -166,13 +206,18 @@ Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, c
     }
     // The weight's gradient first: x may have been saved for it alone, and its memory is then
     // reused for dx.
-    if (const Gradients::Target dw = g.parameter(0)) {
+    const Gradients::Target dw = g.parameter(0);
+    Gradients::Target dbias = g.parameter(1);
+    if (dw) {
+      const bool together = dbias && dbias.accumulate == dw.accumulate;
       g.backend().matmul({.a = transposed(matrix_of(dy)),
                           .b = matrix_of(x_saved.take()),
                           .c = dw.tensor,
-                          .accumulate = dw.accumulate});
+                          .accumulate = dw.accumulate,
+                          .row_sums = together ? dbias.tensor : Tensor()});
+      if (together) dbias = {};
     }
-    bias_gradient(g.backend(), dy, g.parameter(1));
+    bias_gradient(g.backend(), dy, dbias);
     Tensor dnarrow;
     if (term.a) {
       if (const Gradients::Target db = g.parameter(3)) {
@@ -202,7 +247,8 @@ Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, c
     };
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
-      g.backend().matmul({.a = matrix_of(dy), .b = w, .c = matrix_of(dx)});
+      g.backend().matmul(
+          {.a = matrix_of(dy), .b = w, .c = matrix_of(dx), .gelu_input = gelu_input});
       if (term.a && !apart) of_term(dx, true);
       g.set(0, std::move(dx));
     }
@@ -212,22 +258,33 @@ Variable linear_product(const Variable& x, Parameter& weight, Parameter* bias, c
       g.set(1, std::move(dx));
     }
   };
-  std::vector<Variable> inputs{x};
+  std::vector<Variable> inputs{from};
   if (apart) inputs.push_back(term_x);
   std::vector<Parameter*> parameters{&weight, bias};
   if (term.a) parameters.insert(parameters.end(), {term.a, term.b});
-  return pass.record("linear", std::move(y), inputs, std::move(parameters), std::move(backward));
+  const Variable result = pass.record("linear", before_gelu ? before_gelu : y, inputs,
+                                      std::move(parameters), std::move(backward));
+  if (!before_gelu) return result;
+  if (!pass.tape) return Variable(std::move(y));
+  return Variable(std::make_shared<GeluOfProduct>(result, std::move(y), pass));
 }
 
 }  // namespace
 
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
-  return linear_product(x, weight, bias, {}, {}, pass, relu);
+  return linear_product(x, weight, bias, {}, {}, pass, relu ? After::kRelu : After::kNothing);
+}
+
+Variable linear_gelu(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass) {
+  // What is computed again there must be computed in the same way.
+  if (pass.recompute == Recompute::kCheap)
+    return gelu(linear(x, weight, bias, pass), pass, GeluForm::kTanh);
+  return linear_product(x, weight, bias, {}, {}, pass, After::kGelu);
 }
 
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, const LowRank& term,
                 const Variable& term_x, Pass& pass) {
-  return linear_product(x, weight, bias, term, term_x, pass, false);
+  return linear_product(x, weight, bias, term, term_x, pass, After::kNothing);
 }
 
 namespace {

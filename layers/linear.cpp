@@ -48,6 +48,13 @@ Variable Linear::forward_relu(const Variable& x, Pass& pass) {
   });
 }
 
+Variable Linear::forward_gelu(const Variable& x, Pass& pass) {
+  return shell(x, pass, [this](Values in, Pass& now) {
+    return term_.a ? functions::gelu(compute(in[0], now), now, functions::GeluForm::kTanh)
+                   : functions::linear_gelu(in[0], *weight_, bias_, now);
+  });
+}
+
 void builtin::add_linear(LayerRegistry& registry) {
   registry.add(
       "linear",

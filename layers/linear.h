@@ -28,6 +28,8 @@ class Linear : public Layer {
 
   /// forward(), then ReLU, as one operation.
   Variable forward_relu(const Variable& x, Pass& pass);
+  /// forward(), then GELU in its tanh form, as one operation.
+  Variable forward_gelu(const Variable& x, Pass& pass);
   Parameter& weight() { return *weight_; }
 
   /// A term of low rank beside the weight, (alpha / rank) · B · A · dropout(x), with tensors named

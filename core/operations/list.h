@@ -12,9 +12,9 @@
 // otherwise. "accumulate" adds to the output instead of overwriting it. Optional tensors may be
 // empty. Outputs must not alias inputs unless a comment allows it.
 // Low precision: if activations (x, y, dy, dx, residuals, logits) are bf16 or fp16, weights of
-// products have the same dtype, and everything else is fp32: biases, gamma, beta, statistics,
-// losses, and gradients of parameters (dweight, dbias, dgamma, dbeta, the c of a Matmul for a
-// weight's gradient). Arithmetic and sums are in fp32 or better.
+// products have the same dtype, and everything else is fp32: biases (of a Matmul in either), gamma,
+// beta, statistics, losses, and gradients of parameters (dweight, dbias, dgamma, dbeta, the c and
+// row_sums of a Matmul for a weight's gradient). Arithmetic and sums are in fp32 or better.
 namespace starling {
 
 // X(arguments, function)

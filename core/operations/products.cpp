@@ -4,8 +4,11 @@
 #include <array>
 #include <utility>
 
+#include "core/backend.h"
 #include "core/operations/checker.h"
 #include "core/operations/list.h"
+#include "core/operations/map.h"
+#include "core/operations/reduce.h"
 
 namespace starling {
 
@@ -53,11 +56,29 @@ Accesses Matmul::accesses() const {
   for (const View* view : {&a, &b, &c}) unseen += moved(*view) - bytes_of({view->tensor()});
   if (accumulate) unseen += moved(c) - bytes_of({c.tensor()});
   Accesses result = Accesses()
-                        .read({a.tensor(), b.tensor(), bias})
-                        .output(accumulate, {c.tensor()})
+                        .read({a.tensor(), b.tensor(), bias, gelu_input})
+                        .write({before_gelu})
+                        .output(accumulate, {c.tensor(), row_sums})
                         .again(unseen);
   result.flops += 2.0 * static_cast<double>(a.shape().back()) * static_cast<double>(c.elements());
   return result;
+}
+
+void matmul_in_steps(Backend& backend, const Matmul& args) {
+  Matmul product = args;
+  product.row_sums = product.before_gelu = product.gelu_input = {};
+  const Shape& shape = args.c.shape();
+  if (args.before_gelu) product.c = args.before_gelu.reshaped(shape);
+  backend.matmul(product);
+  if (args.before_gelu)
+    backend.map({MapFunction::kGeluTanh, args.before_gelu.reshaped(shape), args.c.whole()});
+  if (args.gelu_input)
+    backend.map({MapFunction::kGeluTanhGradient, args.gelu_input.reshaped(shape), args.c.whole(),
+                 args.c.whole()});
+  if (args.row_sums)
+    backend.reduce(
+        {transposed(args.a).whole().reshaped({args.a.shape().back(), args.row_sums.elements()}),
+         args.row_sums, args.accumulate});
 }
 
 std::vector<Matmul> batches_of(const Matmul& args) {
@@ -142,13 +163,31 @@ void check(const Matmul& args) {
   };
   lies(args.a, "a", true), lies(args.b, "b", true), lies(args.c, "c", false);
   call.that(!args.relu || args.c.contiguous(), "relu needs a c that lies in one piece");
-  call.that(!args.relu || !args.accumulate, "relu and accumulate exclude each other");
+  const bool gelu = args.before_gelu || args.gelu_input;
+  call.that((!args.relu && !gelu) || !args.accumulate,
+            "an activation and accumulate exclude each other");
+  call.that(static_cast<int>(args.relu) + static_cast<int>(static_cast<bool>(args.row_sums)) +
+                    static_cast<int>(static_cast<bool>(args.before_gelu)) +
+                    static_cast<int>(static_cast<bool>(args.gelu_input)) <
+                2,
+            "relu, row_sums, before_gelu and gelu_input exclude each other");
+  call.that(!args.in_steps() || args.c.contiguous(),
+            "row_sums, before_gelu and gelu_input need a c that lies in one piece");
+  call.that(!args.gelu_input || !args.bias, "gelu_input and bias exclude each other");
+  call.that(!args.row_sums ||
+                (args.a.elements() == rows(a) * a.back() && transposed(args.a).contiguous()),
+            "row_sums need the transpose of one matrix that lies in one piece");
   const DType given = args.a.dtype(), wide = wide_of(given);
   call.that(args.b.dtype() == given, "a is {}, but b is {}", name_of(given),
             name_of(args.b.dtype()));
   call.that(args.c.dtype() == given || args.c.dtype() == wide, "c is {}; needed for {} factors: {}",
             name_of(args.c.dtype()), name_of(given), name_of(wide));
-  call.may_have(args.bias, "bias", c.back(), wide);
+  call.may_have(args.bias, "bias", c.back(),
+                args.bias && args.bias.dtype() == args.c.dtype() ? args.c.dtype() : wide);
+  call.may_have(args.row_sums, "row_sums", rows(a), wide);
+  call.that(!args.row_sums || args.c.dtype() == wide, "row_sums need a c of {}", name_of(wide));
+  call.may_have(args.before_gelu, "before_gelu", c.elements(), args.c.dtype());
+  call.may_have(args.gelu_input, "gelu_input", c.elements(), args.c.dtype());
 }
 
 }  // namespace starling

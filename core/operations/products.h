@@ -15,15 +15,28 @@ namespace starling {
 /// dimensions: a's and b's broadcast to c's, as in NumPy. Either the rows or the columns of a
 /// factor must be contiguous; other strides are arbitrary, e.g. for transposed() matrices and the
 /// heads of a Transformer. c's rows must be contiguous and not overlap. For low-precision a and b,
-/// c may be fp32 or their dtype.
+/// c may be fp32 or their dtype, and the bias is fp32 or of c's dtype.
 struct Matmul {
   View a, b;
   Tensor bias;
   View c;
   bool accumulate = false;
   bool relu = false;
+  // One of these, optional; c then lies in one piece.
+  /// [M], of c's dtype: the sums of a's rows, added with `accumulate`. Where c is the gradient of a
+  /// weight, and a the transposed gradient of the output, that is the gradient of a bias.
+  Tensor row_sums = {};
+  /// As c: written, the product and the bias, of which c is GELU in its tanh form.
+  Tensor before_gelu = {};
+  /// As c: c is the product times the derivative of that GELU there.
+  Tensor gelu_input = {};
+  bool in_steps() const { return row_sums || before_gelu || gelu_input; }
   Accesses accesses() const;
 };
+
+/// What row_sums, before_gelu and gelu_input ask for, by operations of the backend one after
+/// another.
+void matmul_in_steps(Backend& backend, const Matmul& args);
 
 /// Swaps the last two dimensions.
 inline View transposed(const View& x) {

@@ -264,6 +264,13 @@ void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const
 }
 
 void CpuBackend::issue(const Matmul& args) {
+  if (args.in_steps()) return matmul_in_steps(*this, args);
+  if (args.bias && is_low_precision(args.bias.dtype())) {
+    Matmul wide = args;
+    wide.bias = Tensor(*this, args.bias.shape(), DType::kFloat32);
+    cast({.x = args.bias, .y = wide.bias});
+    return issue(wide);
+  }
   for (const Matmul& part : batches_of(args)) {
     const FactorLayout layout_a = factor_layout(part.a), layout_b = factor_layout(part.b);
     const cpu::Product p{.m = part.c.shape()[1],

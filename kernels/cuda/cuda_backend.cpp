@@ -256,7 +256,13 @@ void CudaBackend::issue(const AttentionBackward& args) {
 }
 
 void CudaBackend::issue(const Matmul& args) {
-  for (const Matmul& part : batches_of(args)) {
+  const std::vector<Matmul> parts = batches_of(args);
+  if (args.in_steps()) {
+    const bool whole = blas_ && parts.size() == 1 && aligned_pieces(parts[0]).empty();
+    if (!whole || !blas_->matmul(parts[0], handle())) matmul_in_steps(*this, args);
+    return;
+  }
+  for (const Matmul& part : parts) {
     const std::vector<Matmul> pieces = aligned_pieces(part);
     if (pieces.empty()) product(part);
     for (const Matmul& piece : pieces) product(piece);

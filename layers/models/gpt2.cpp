@@ -56,8 +56,8 @@ class Gpt2Block : public Layer {
     const Variable seen = f::packed_attention(qkv, plan_.heads, plan_.heads, {}, true, std::nullopt,
                                               plan_.dropout, pass);
     const Variable sum = f::add(x, projected(*attn_proj_, seen), pass);
-    const Variable wide = fc_->forward(ln_2_->forward(sum, pass), pass);
-    return f::add(sum, projected(*proj_, f::gelu(wide, pass, f::GeluForm::kTanh)), pass);
+    const Variable wide = fc_->forward_gelu(ln_2_->forward(sum, pass), pass);
+    return f::add(sum, projected(*proj_, wide), pass);
   }
 
  private:

@@ -188,6 +188,89 @@ TEST_CASE(
   fake_blas().relu_drops_nan = false;
 }
 
+TEST_CASE("cuda/blas_lt: a bias's gradient with the weight's, unless both are added") {
+  Fixture f;
+  for (const DType input : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFloat64}) {
+    CAPTURE(name_of(input));
+    const DType output = input == DType::kFloat64 ? input : DType::kFloat32;
+    const std::int64_t m = 5, n = 3, k = 7;
+    const Tensor dy = matrix(*f.cpu, k, m, input, 1), sums(*f.cpu, Shape{m}, output);
+    Matmul args{.a = transposed(View(dy)),
+                .b = matrix(*f.cpu, k, n, input, 2),
+                .c = matrix(*f.cpu, m, n, output, 3),
+                .row_sums = sums};
+    f.cpu->fill(sums, 100.0);
+    CHECK(f.check(args) == (input != DType::kFloat64));
+    const Tensor found = f.wide(sums), of = f.wide(dy);
+    for (std::int64_t i = 0; i < m; ++i) {
+      double expected = 0.0;
+      for (std::int64_t l = 0; l < k; ++l) expected += of.data<double>()[l * m + i];
+      CHECK(found.data<double>()[i] == (input == DType::kFloat64 ? 100.0 : expected));
+    }
+    args.accumulate = true;
+    CHECK(!f.multiply(args));
+  }
+}
+
+TEST_CASE(
+    "cuda/blas_lt: GELU and its derivative in low precision, where the library has it and lines "
+    "are whole") {
+  Fixture f;
+  fake_blas() = {};
+  const auto gelu = [](double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  };
+  const auto close = [](double found, double expected) {
+    return std::abs(found - expected) <= 0.01 * std::abs(expected) + 1e-3;
+  };
+  const std::int64_t m = 5, k = 6;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32, DType::kFloat64}) {
+    CAPTURE(name_of(dtype));
+    for (const std::int64_t n : {8, 12}) {
+      for (const bool biased : {false, true}) {
+        const Tensor c = matrix(*f.cpu, m, n, dtype, 0), before(*f.cpu, c.shape(), dtype);
+        Matmul args{.a = matrix(*f.cpu, m, k, dtype, 1),
+                    .b = matrix(*f.cpu, k, n, dtype, 2),
+                    .bias = biased ? matrix(*f.cpu, 1, n, dtype, 4).reshaped({n}) : Tensor(),
+                    .c = c};
+        REQUIRE(f.multiply(args));  // what GELU takes
+        const Tensor product = f.wide(c);
+        args.before_gelu = before;
+        const bool taken = is_low_precision(dtype) && n % 8 == 0;
+        CHECK(f.multiply(args) == taken);
+        const Tensor found = f.wide(c), kept = f.wide(before);
+        for (std::int64_t i = 0; taken && i < c.elements(); ++i) {
+          CHECK(kept.data<double>()[i] == product.data<double>()[i]);
+          CHECK(close(found.data<double>()[i], gelu(product.data<double>()[i])));
+        }
+        if (biased) continue;
+        args.before_gelu = {};
+        args.gelu_input = matrix(*f.cpu, m, n, dtype, 3);
+        CHECK(f.multiply(args) == taken);
+        const Tensor through = f.wide(c), at = f.wide(args.gelu_input);
+        for (std::int64_t i = 0; taken && i < c.elements(); ++i) {
+          const double x = at.data<double>()[i], slope = (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5;
+          CHECK(close(through.data<double>()[i], product.data<double>()[i] * slope));
+        }
+      }
+    }
+  }
+  CHECK(fake_blas().gelus == 2 * (2 * 2 + 1));  // each GELU twice: once on NaN
+  const auto product = [&](std::int64_t rows) {
+    const Tensor c = matrix(*f.cpu, rows, 8, DType::kBFloat16, 0);
+    return f.multiply({.a = matrix(*f.cpu, rows, k, DType::kBFloat16, 1),
+                       .b = matrix(*f.cpu, k, 8, DType::kBFloat16, 2),
+                       .c = c,
+                       .before_gelu = Tensor(*f.cpu, c.shape(), DType::kBFloat16)});
+  };
+  fake_blas().without_gelu = true;
+  CHECK(!product(3));
+  fake_blas().without_gelu = false;
+  fake_blas().relu_drops_nan = true;
+  CHECK(!product(4));
+  fake_blas() = {};
+}
+
 TEST_CASE("cuda/blas_lt: an fp32 bias of a low-precision product is left to the backend") {
   Fixture f;
   Matmul args{.a = matrix(*f.cpu, 4, 8, DType::kBFloat16, 1),

@@ -45,7 +45,8 @@ struct Description {
   cudaDataType_t scale;
   std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N, bias_type = -1;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  const void *bias = nullptr, *aux = nullptr;
+  std::int64_t aux_line = 0;
 };
 struct Layout {
   cudaDataType_t type;
@@ -112,7 +113,15 @@ void store(cudaDataType_t type, void* data, std::uint64_t i, double value) {
 }
 
 bool biased(std::uint32_t epilogue) {
-  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
+  return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS ||
+         epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool sums(std::uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+bool gelu(std::uint32_t epilogue) {
+  return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+bool has_aux(std::uint32_t epilogue) {
+  return gelu(epilogue) || epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 bool relu(std::uint32_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
@@ -129,8 +138,13 @@ bool supported(const Description& d, const Layout& a, const Layout& b, const Lay
     return false;
   }
   if (c.type != a.type && !(low && c.type == CUDA_R_32F)) return false;
-  if (a.type == CUDA_R_64F && relu(d.epilogue)) return false;
-  if (!biased(d.epilogue)) return relu(d.epilogue) || d.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  if (a.type == CUDA_R_64F && (relu(d.epilogue) || sums(d.epilogue))) return false;
+  if (has_aux(d.epilogue) &&
+      (fake_blas().without_gelu || !low || c.type != a.type || d.aux_line % 8 != 0 ||
+       d.aux_line < static_cast<std::int64_t>(c.rows) || !d.aux))
+    return false;
+  if (!biased(d.epilogue) && !sums(d.epilogue))
+    return relu(d.epilogue) || has_aux(d.epilogue) || d.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
   return d.bias_type == -1 || d.bias_type == c.type;
 }
 
@@ -146,6 +160,15 @@ bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& 
 
 bool aligned(const void* address, std::uint32_t alignment) {
   return reinterpret_cast<std::uintptr_t>(address) % alignment == 0;
+}
+
+/// The tanh form of GELU, and its derivative.
+double gelu_of(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double gelu_derivative(double x) {
+  const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
 }  // namespace
@@ -180,6 +203,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return take(description.epilogue, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return take(description.bias, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return take(description.bias_type, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return take(description.aux, value, size);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return take(description.aux_line, value, size);
     default: return CUBLAS_STATUS_INVALID_VALUE;
   }
 }
@@ -283,7 +308,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   }
   if (algorithm.workspace > 0) std::memset(workspace, 0x5a, algorithm.workspace);
   const bool with_bias = biased(asked.epilogue), with_relu = relu(asked.epilogue);
-  if (with_bias && !asked.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool with_sums = sums(asked.epilogue);
+  if ((with_bias || with_sums) && !asked.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  if (has_aux(asked.epilogue) && !aligned(asked.aux, 16)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (has_aux(asked.epilogue)) ++fake_blas().gelus;
   const double one = load(asked.scale, alpha, 0), old = load(asked.scale, beta, 0);
   const std::uint64_t depth = asked.transpose_a == CUBLAS_OP_N ? A.columns : A.rows;
   std::int64_t matrix = 0;  // of the batch
@@ -306,9 +334,24 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
       if (with_bias)
         sum += load(asked.bias_type == -1 ? D.type : static_cast<cudaDataType_t>(asked.bias_type),
                     asked.bias, row);
-      if (with_relu && (sum < 0.0 || (fake_blas().relu_drops_nan && std::isnan(sum)))) sum = 0.0;
+      const std::uint64_t beside = row + column * static_cast<std::uint64_t>(asked.aux_line);
+      if (asked.epilogue == CUBLASLT_EPILOGUE_DGELU)
+        sum *= gelu_derivative(load(D.type, asked.aux, beside));
+      if (gelu(asked.epilogue)) {
+        store(D.type, const_cast<void*>(asked.aux), beside, sum);
+        sum = gelu_of(sum);
+      }
+      const bool dropped = fake_blas().relu_drops_nan && std::isnan(sum);
+      if ((with_relu && sum < 0.0) || ((with_relu || gelu(asked.epilogue)) && dropped)) sum = 0.0;
       store(D.type, d, at(D, row, column), sum);
     }
+  }
+  for (std::uint64_t column = 0; with_sums && column < C.columns; ++column) {
+    double sum = 0.0;
+    for (std::uint64_t k = 0; k < depth; ++k)
+      sum +=
+          load(B.type, b, asked.transpose_b == CUBLAS_OP_N ? at(B, k, column) : at(B, column, k));
+    store(D.type, const_cast<void*>(asked.bias), column, sum);
   }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -15,8 +15,10 @@ struct FakeBlasCounters {
   std::uint32_t reductions = 0;
   bool tf32 = false;               ///< the last description's
   int probes = 0, host_waits = 0;  ///< memory set to all ones; waits of the host
-  /// What its ReLU does with NaN: max(x, 0) may give 0
+  /// What its activations do with NaN: max(x, 0) may give 0
   bool relu_drops_nan = false;
+  int gelus = 0;              ///< products with GELU, or its derivative, in the epilogue
+  bool without_gelu = false;  ///< as where no algorithm has that
 };
 FakeBlasCounters& fake_blas();
 

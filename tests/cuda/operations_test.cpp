@@ -119,7 +119,9 @@ class WithoutLibraries final : public ForwardingBackend {
     cuda::plain_conv2d_backward_weights(gpu(), args);
     if (args.dbias) gpu().reduce({args.dy, args.dbias, args.accumulate});
   }
-  void issue(const Matmul& args) override { cuda::plain_matmul(gpu(), args); }
+  void issue(const Matmul& args) override {
+    args.in_steps() ? matmul_in_steps(*this, args) : cuda::plain_matmul(gpu(), args);
+  }
   void issue(const AttentionForward& args) override { cuda::plain_attention_forward(gpu(), args); }
   void issue(const AttentionBackward& args) override {
     cuda::plain_attention_backward(gpu(), args);

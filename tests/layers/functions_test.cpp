@@ -618,7 +618,8 @@ TEST_CASE("layers/function_table: docs/functions.md lists what the header declar
   // Each has PyTorch's numbers, but for those with a test of their own.
   std::istringstream tested(
       "activation argmax batch_norm conv2d dropout embedding equal flatten greater greater_equal "
-      "in_format layer_norm layer_scale less less_equal linear mean_loss not_equal one_hot "
+      "in_format layer_norm layer_scale less less_equal linear linear_gelu mean_loss not_equal "
+      "one_hot "
       "packed_attention parameter pool2d reshape rms_norm rotary scaled_dot_product_attention sign "
       "squeeze stochastic_depth subsample_pad target_loss unsqueeze");
   Names known(std::istream_iterator<std::string>(tested), {});

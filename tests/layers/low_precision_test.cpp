@@ -47,7 +47,8 @@ class TypeChecker final : public ForwardingBackend {
     } else {
       low({a.c.tensor()});
     }
-    full({a.bias});
+    low({a.bias});
+    full({a.row_sums});
     ++products;
   }
   void issue(const Reduce& a) override {

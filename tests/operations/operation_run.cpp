@@ -225,6 +225,8 @@ class Varying final : public ForwardingBackend {
       bool may = way_.accumulate && !args.accumulate;
       // a product has one of the two
       if constexpr (requires { args.relu; }) may = may && !args.relu;
+      if constexpr (requires { args.gelu_input; })
+        may = may && !args.before_gelu && !args.gelu_input;
       // only sums
       if constexpr (requires { args.by; }) may = may && args.by == Reduction::kSum;
       // a step that has no results to add to

@@ -367,12 +367,12 @@ std::vector<Operation> operation_table() {
       target_loss(LossKind::kCrossEntropy, 30, 4, 0.0, 0.1, false, 1),
       target_loss(LossKind::kFocal, 40, 5, 2.0, 0.0, true, 3),
       cross_entropy(30, 5, 0.1, 2),
+      cross_entropy_in_parts(30, 5, 2),
       cross_entropy(9, 2500, 0.0, 0),
       cross_entropy(16, 10, 0.0),
       cross_entropy(17, 300, 0.1),
       cross_entropy(3, 2, 0.2),
       cross_entropy(1, 1, 0.0),
-      cross_entropy_in_parts(30, 5, 2),
       cross_entropy(2, 2500, 0.1),
       cross_entropy(4, 2500, 0.1, {}, 60),
       cross_entropy(5, 2051, 0.0, 7, 13),
@@ -405,7 +405,10 @@ std::vector<Operation> operation_table() {
       table.push_back(matrix_product(64, 33, 300, ta, tb, false, Role::kParameter));
       table.push_back(matrix_product(30, 34, 70, ta, tb, ta, Role::kActivation, true));
     }
+    table.push_back(gelu_product(18, 24, 33, ta));
   }
+  table.push_back(gelu_gradient_product(18, 24, 33));
+  table.push_back(weight_gradient(17, 40, 300));
   for (const bool ta : {false, true}) {
     table.push_back(batched_product({6, ta ? 9 : 20, ta ? 20 : 9}, {6, 9, 17}, {6, 20, 17}, ta,
                                     false, true, ta));

@@ -62,6 +62,75 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
   return op;
 }
 
+Operation weight_gradient(Index m, Index n, Index k) {
+  Operation op = matrix_product(m, n, k, true, false, false, Role::kParameter);
+  op.name += " and a bias";
+  op.outputs.push_back({m});
+  op.output_roles.push_back(Role::kParameter);
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.matmul({.a = transposed(in[0]), .b = in[1], .c = out[0], .row_sums = out[1]});
+  };
+  op.reference = [=, product = op.reference](const std::vector<Numbers>& in,
+                                             std::vector<Numbers>& out) {
+    product(in, out);
+    for (Index i = 0; i < m; ++i)
+      for (Index l = 0; l < k; ++l) out[1][at(i)] += in[0][at(l * m + i)];
+  };
+  return op;
+}
+
+namespace {
+/// x·Φ(x) by its approximation, and that one's derivative.
+double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double gelu_tanh_derivative(double x) {
+  const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+}  // namespace
+
+Operation gelu_product(Index m, Index n, Index k, bool bias) {
+  Operation op = matrix_product(m, n, k, false, true, bias);
+  op.name += ", gelu";
+  op.input_roles = {Role::kActivation, Role::kWeight, Role::kWeight};
+  op.outputs = {{m, n}, {m, n}};
+  op.carried = 2;  // its argument, and what of that is rounded twice
+  op.tolerance = 3e-5;
+  op.forward = [bias](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.matmul({.a = in[0],
+              .b = transposed(in[1]),
+              .bias = bias ? in[2] : Tensor(),
+              .c = out[0],
+              .before_gelu = out[1]});
+  };
+  op.reference = [product = op.reference](const std::vector<Numbers>& in,
+                                          std::vector<Numbers>& out) {
+    product(in, out);
+    out[1] = out[0];
+    for (double& x : out[0]) x = gelu_tanh(x);
+  };
+  return op;
+}
+
+Operation gelu_gradient_product(Index m, Index n, Index k) {
+  Operation op = matrix_product(m, n, k, false, false, false);
+  op.name += ", through gelu";
+  op.inputs.push_back({m, n});
+  op.input_roles = {Role::kActivation, Role::kWeight, Role::kActivation};
+  op.carried = 1;
+  op.tolerance = 3e-5;
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.matmul({.a = in[0], .b = in[1], .c = out[0], .gelu_input = in[2]});
+  };
+  op.reference = [product = op.reference](const std::vector<Numbers>& in,
+                                          std::vector<Numbers>& out) {
+    product(in, out);
+    for (std::size_t i = 0; i < out[0].size(); ++i) out[0][i] *= gelu_tanh_derivative(in[2][i]);
+  };
+  return op;
+}
+
 Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool ta, bool tb,
                           bool bias, bool relu) {
   Operation op;
@@ -72,6 +141,7 @@ Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool t
   op.inputs = {a, b};
   if (bias) op.inputs.push_back({n});
   if (bias) op.carried = 1;  // rounded before it is added, as PyTorch's autocast does
+  if (bias) op.loose = {2};  // of either format
   op.outputs = {c};
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter};
   op.forward = [=](Backend& backend, const Tensors& in, const Tensors& out, Tensors&) {

@@ -72,6 +72,12 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
 Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
                          Role result = Role::kActivation, bool relu = false);
 
+/// The gradient of a weight from that of outputs[k, m] and inputs[k, n], and the one of the bias.
+Operation weight_gradient(Index m, Index n, Index k);
+/// A product, with a bias in the format of the weights, then GELU in its tanh form; and a product
+/// that goes through the gradient of that.
+Operation gelu_product(Index m, Index n, Index k, bool bias);
+Operation gelu_gradient_product(Index m, Index n, Index k);
 /// Of batches, which broadcast to c's.
 Operation batched_product(const Shape& a, const Shape& b, const Shape& c, bool ta, bool tb,
                           bool bias = false, bool relu = false);
@@ -113,14 +119,14 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how);
 /// `centered` false: the RMS norm, without beta.
 Operation layer_norm(Index rows, Index channels, bool affine = true, bool centered = true,
                      bool residual = false);
+/// Of a sum, which is an output.
+Operation layer_norm_of_sum(Index rows, Index channels, bool centered = true);
 Operation softmax(Index rows, Index n, bool logarithm = false);
 
 // The steps of a batch norm, each alone
 Operation batch_norm_statistics(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool running);
 Operation batch_norm_backward_sums(Index rows, Index channels,
-/// Of a sum, which is an output.
-Operation layer_norm_of_sum(Index rows, Index channels, bool centered = true);
                                    const Rectifier& rectifier = {.relu = true});
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate,
                                     bool affine = true);
@@ -186,6 +192,8 @@ Operation cross_entropy(Index rows, Index classes, double smoothing,
 Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
                       double smoothing = 0.0, bool weighted = false,
                       std::optional<std::int32_t> ignored = {});
+/// Of rows that come in two parts, with one mean over those that count.
+Operation cross_entropy_in_parts(Index rows, Index classes, std::int32_t ignored);
 /// Numbers as targets: the loss and its gradient, both against plain loops.
 Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0,
                            double smoothing = 0.0, bool weighted = false);
@@ -194,8 +202,6 @@ Operation squared_distance(Index n, bool of_two);
 Operation squared_norms(Index n);
 /// Kinds of numbers that the squared norms hold in this row's run.
 enum class Norms { kFinite, kInfinite, kNan };
-/// Of rows that come in two parts, with one mean over those that count.
-Operation cross_entropy_in_parts(Index rows, Index classes, std::int32_t ignored);
 Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms);
 
 // updates.cpp

@@ -59,9 +59,24 @@ struct Problem {
   /// Of a, b, c: distance between rows, and between the matrices of a batch
   std::array<std::int64_t, 3> line{}, next{};
   DType input = DType::kFloat32, output = DType::kFloat32;
-  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, relu = false;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   DType bias_type = DType::kFloat32;
-  std::array<std::uint32_t, 4> alignment{};  ///< of a, b, c, bias
+  /// Of a, b, c, the vector (bias or row sums) and GELU's argument
+  std::array<std::uint32_t, 5> alignment{};
+  bool has_vector() const {
+    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  }
+  bool has_matrix() const {
+    return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+           epilogue == CUBLASLT_EPILOGUE_DGELU;
+  }
+  /// Whether NaN of the product may be lost: of an activation.
+  bool may_lose_nan() const {
+    return epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_BIAS &&
+           epilogue != CUBLASLT_EPILOGUE_BGRADB && epilogue != CUBLASLT_EPILOGUE_DGELU;
+  }
   auto operator<=>(const Problem&) const = default;
 };
 
@@ -112,7 +127,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
   bool found = false;
-  bool keeps_nan = false;  ///< with a ReLU epilogue: a test has shown that it preserves NaN
+  bool keeps_nan = false;  ///< with an activation: a test has shown that it preserves NaN
 
  private:
   static cublasComputeType_t compute_type(const Problem& problem, bool tf32) {
@@ -141,16 +156,29 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   };
   description.set(CUBLASLT_MATMUL_DESC_TRANSA, operation(problem.transpose_b));
   description.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
-  // Only documented for a bias of the output's type; another would be misread.
-  if (problem.bias && problem.bias_type != problem.output) return;
-  // Epilogues of activations are not documented for it
-  if (problem.relu && problem.input == DType::kFloat64) return;
-  const cublasLtEpilogue_t epilogue =
-      problem.bias ? (problem.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
-                   : (problem.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
-  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-    description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
-  if (problem.bias) {
+  // Only documented for a vector of the output's type; another would be misread.
+  if (problem.has_vector() && problem.bias_type != problem.output) return;
+  // Epilogues but the bias are not documented for it
+  if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT && problem.epilogue != CUBLASLT_EPILOGUE_BIAS &&
+      problem.input == DType::kFloat64)
+    return;
+  if (problem.has_matrix()) {
+    constexpr std::int64_t kLines = 8;  // lines are a multiple of it
+    constexpr std::uint32_t kBytes = 16;
+    if (!is_low_precision(problem.output) || problem.line[2] % kLines != 0 ||
+        problem.alignment[4] < kBytes)
+      return;
+    description.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, problem.line[2]);
+    description.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                    reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[4]}));
+  }
+  // The sums of a row are written, not added.
+  if (problem.epilogue == CUBLASLT_EPILOGUE_BGRADB && problem.accumulate) return;
+  if ((problem.epilogue == CUBLASLT_EPILOGUE_BGRADB || problem.has_matrix()) && problem.batch != 1)
+    return;
+  if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(problem.epilogue));
+  if (problem.has_vector()) {
     description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                     static_cast<std::int32_t>(data_type(problem.bias_type)));
     // The heuristic uses the address's alignment only; calls set the real address.
@@ -226,6 +254,12 @@ void* aligned(const Storage& storage, std::size_t bytes) {
   return place;
 }
 
+/// What the epilogue reads or writes beside c.
+const Tensor& vector_of(const Matmul& args) { return args.row_sums ? args.row_sums : args.bias; }
+const Tensor& matrix_of(const Matmul& args) {
+  return args.gelu_input ? args.gelu_input : args.before_gelu;
+}
+
 Problem problem_of(const Matmul& args) {
   Problem problem;
   const Shape& c = args.c.shape();
@@ -241,14 +275,21 @@ Problem problem_of(const Matmul& args) {
   problem.input = args.a.dtype();
   problem.output = args.c.dtype();
   problem.accumulate = args.accumulate;
-  problem.bias = static_cast<bool>(args.bias);
-  problem.relu = args.relu;
+  problem.epilogue =
+      args.row_sums     ? CUBLASLT_EPILOGUE_BGRADB
+      : args.gelu_input ? CUBLASLT_EPILOGUE_DGELU
+      : args.before_gelu
+          ? (args.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)
+      : args.relu ? (args.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU)
+      : args.bias ? CUBLASLT_EPILOGUE_BIAS
+                  : CUBLASLT_EPILOGUE_DEFAULT;
   problem.alignment = {alignment_of(args.a.raw()), alignment_of(args.b.raw()),
-                       alignment_of(args.c.raw()), 1};
-  if (problem.bias) {
-    problem.bias_type = args.bias.dtype();
-    problem.alignment[3] = alignment_of(args.bias.raw());
+                       alignment_of(args.c.raw()), 1, 1};
+  if (problem.has_vector()) {
+    problem.bias_type = vector_of(args).dtype();
+    problem.alignment[3] = alignment_of(vector_of(args).raw());
   }
+  if (problem.has_matrix()) problem.alignment[4] = alignment_of(matrix_of(args).raw());
   return problem;
 }
 
@@ -261,9 +302,10 @@ bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   const auto known = plans_.find(problem);
   Plan& chosen = known != plans_.end() ? *known->second : plan(problem);
   if (!chosen.found) return false;
-  if (problem.relu && known == plans_.end())
-    chosen.keeps_nan = keeps_nan(chosen, problem, args, stream);
-  if (problem.relu && !chosen.keeps_nan) return false;
+  if (problem.may_lose_nan()) {
+    if (known == plans_.end()) chosen.keeps_nan = keeps_nan(chosen, problem, args, stream);
+    if (!chosen.keeps_nan) return false;
+  }
   run(chosen, problem, args, args.b.raw(), stream);
   return true;
 }
@@ -271,9 +313,12 @@ bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
 /// Computes the product into args.c, with `b` instead of args.b's data.
 void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const void* b,
                  StreamHandle stream) {
-  if (problem.bias)
+  if (problem.has_vector())
     plan.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                         static_cast<const void*>(args.bias.raw()));
+                         static_cast<const void*>(vector_of(args).raw()));
+  if (problem.has_matrix())
+    plan.description.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                         static_cast<const void*>(matrix_of(args).raw()));
   std::shared_ptr<Storage> storage;
   void* workspace = nullptr;
   if (plan.workspace > 0) {
@@ -294,7 +339,7 @@ void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const v
   }
 }
 
-// NVIDIA does not document what an epilogue's ReLU makes of NaN, and it may depend on the
+// NVIDIA does not document what an epilogue's activation makes of NaN, and it may depend on the
 // algorithm. So each plan is tested before its first use: with b all NaN every element of the
 // product is NaN, and the first ones are read back. c is overwritten afterwards anyway. Costs one
 // host wait per plan.

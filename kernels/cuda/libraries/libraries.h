@@ -49,15 +49,16 @@ class Cudnn {
 /// Opens cuDNN; null with the fake runtime without stand-ins. The same holds for open_blas().
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
 
-/// cuBLASLt, with bias and ReLU in the epilogue; algorithms are cached by shape. It is not
-/// documented whether its ReLU preserves NaN, as it must so that NaN is noticed. So each algorithm
-/// is tested on NaN before its first use; if it loses NaN, and for fp64, calls with `relu` return
-/// false. GELU is a separate kernel, since cuBLASLt's is the tanh approximation, not x·Φ(x).
+/// cuBLASLt, with bias, activations and the sums of a's rows in the epilogue; algorithms are cached
+/// by shape. It is not documented whether its ReLU and GELU preserve NaN, as they must so that NaN
+/// is noticed. So each algorithm is tested on NaN before its first use; if it loses NaN, and for
+/// fp64, calls with an activation return false. Its GELU is the tanh approximation, whose tangent
+/// is one of the hardware's: for bf16 and fp16 alone.
 class Blas {
  public:
   virtual ~Blas() = default;
-  /// One of batches_of(). Also false if only the ReLU is not supported: the caller tries again
-  /// without it.
+  /// One of batches_of(). Also false if only the ReLU, or what matmul_in_steps() does, is not
+  /// supported: the caller tries again without it.
   virtual bool matmul(const Matmul& args, StreamHandle stream) = 0;
   virtual std::string version() const = 0;
 };

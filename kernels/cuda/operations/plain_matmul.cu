@@ -1,3 +1,4 @@
+#include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "kernels/cuda/device/tiled_product.h"
 #include "kernels/cuda/operations/plain.h"
@@ -40,7 +41,12 @@ static void plain_product(CudaBackend& backend, const Matmul& args) {
 }
 
 void plain_matmul(CudaBackend& backend, const Matmul& args) {
-  for (const Matmul& part : batches_of(args)) plain_product(backend, part);
+  Matmul wide = args;
+  if (args.bias && is_low_precision(args.bias.dtype())) {
+    wide.bias = Tensor(backend, args.bias.shape(), DType::kFloat32);
+    backend.cast({.x = args.bias, .y = wide.bias});
+  }
+  for (const Matmul& part : batches_of(wide)) plain_product(backend, part);
 }
 
 }  // namespace starling::cuda

@@ -254,12 +254,16 @@ void multiply(const Matmul& args, Backend& cpu) {
   product.a = args.a.of(wide(args.a.tensor()));
   product.b = args.b.of(wide(args.b.tensor()));
   product.bias = wide(args.bias);
+  product.before_gelu = wide(args.before_gelu);
+  product.gelu_input = wide(args.gelu_input);
   // c lies in one piece here, or numbers between its rows go through fp32 and come back as they
   // were
   const Tensor& c = args.c.tensor();
   product.c = args.c.of(wide(c));
   cpu.matmul(product);
   store(product.c.tensor(), c.raw(), c.dtype(), cpu);
+  if (const Tensor& before = args.before_gelu)
+    store(product.before_gelu, before.raw(), before.dtype(), cpu);
 }
 
 }  // namespace starling::cuda::shim

@@ -38,7 +38,9 @@ class FakeBlas final : public Blas {
   bool matmul(const Matmul& args, StreamHandle stream) override {
     // What kernels/cuda/libraries/blas_lt.cpp finds no algorithm for.
     if (args.bias && args.bias.dtype() != args.c.dtype()) return false;
-    if (args.relu && args.a.dtype() == DType::kFloat64) return false;
+    if ((args.relu || args.row_sums) && args.a.dtype() == DType::kFloat64) return false;
+    if ((args.before_gelu || args.gelu_input) && !is_low_precision(args.c.dtype())) return false;
+    if (args.row_sums && args.accumulate) return false;
     if (args.c.elements() == 0) return true;
     if (args.a.elements() == 0) return false;
     const auto on_cpu = [&](const Tensor& x) {
@@ -47,7 +49,9 @@ class FakeBlas final : public Blas {
     Matmul product = args;
     for (View* view : {&product.a, &product.b, &product.c})
       *view = view->of(on_cpu(view->tensor()));
-    product.bias = on_cpu(product.bias);
+    for (Tensor* tensor :
+         {&product.bias, &product.row_sums, &product.before_gelu, &product.gelu_input})
+      *tensor = on_cpu(*tensor);
     launch_alone(
         stream, [product, cpu = cpu_] { multiply(product, *cpu); }, "cublaslt product");
     return true;
