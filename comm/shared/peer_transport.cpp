@@ -10,44 +10,24 @@
 #include <vector>
 
 #include "comm/agreement.h"
-#include "comm/other_ranks.h"
-#include "comm/shared/descriptors.h"
-#include "comm/shared/direct_control.h"
+#include "comm/shared/peer_blocks.h"
+#include "comm/shared/peer_parts.h"
 #include "comm/shared/shared_mixer.h"
+#include "comm/transports/checks.h"
 #include "comm/transports/forwarding.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/peer_memory.h"
 
 namespace starling {
 namespace {
 
-using detail::Descriptor;
+using detail::DeviceCounts;
+using detail::PeerBlocks;
+using detail::PeerParts;
+using detail::PeerWait;
 using detail::SharedLayout;
 using Doing = detail::Pulse::Doing;
-
-constexpr double kSwapSeconds = 30.0;
-
-/// A bucket's counters in its owner's device memory, which only that device sets.
-struct DeviceCounts {
-  alignas(128) std::uint32_t published = 0;  ///< exchanges whose parameters of this rank are final
-  /// Exchanges for which this rank has finished reading other ranks' parameters
-  alignas(128) std::uint32_t released = 0;
-};
-enum Purpose { kNeighbour, kReaders };
-
-/// Allocates a zeroed block for every rank that shares its host, and maps the others'. Collective.
-HostBlocks<PeerBlock> share_peer_blocks(World& world, const std::vector<int>& local,
-                                        PeerMemory* memory, std::size_t bytes) {
-  return detail::share_blocks<PeerBlock>(
-      world, local, kSwapSeconds,
-      [&](Descriptor& file) {
-        int number = -1;
-        std::shared_ptr<PeerBlock> block = memory->create(bytes, number);
-        file = Descriptor(number);
-        return block;
-      },
-      [&](std::size_t, const Descriptor& file) { return memory->map(file.number(), bytes); });
-}
 
 class PeerTransport;
 
@@ -65,10 +45,9 @@ class PeerMixer final : public detail::SharedMixer {
     return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured();
   }
   std::unique_ptr<CapturePart> join_capture(std::int64_t step) override;
-  void check() override {
-    if (!shares()) return;
-    if (const auto loss = memory_->lost()) report(*loss);
-  }
+  void check() override;
+  /// Throws for a failed wait, unless it is another object's.
+  void report(const PeerMemory::Loss& loss);
 
  protected:
   bool may_share(const std::vector<Bucket>& buckets) override { return !buckets.empty(); }
@@ -77,8 +56,9 @@ class PeerMixer final : public detail::SharedMixer {
   void tell_published(const Progress& now) override;
   void tell_released(const ExchangeLabel& label, std::uint32_t count) override;
   void await_published(const Operation& operation) override {
-    await(operation.read, &DeviceCounts::published, operation.count,
-          {operation.label.bucket, kNeighbour});
+    const int bucket = operation.label.bucket;
+    blocks_.await(operation.read, bucket, &DeviceCounts::published, operation.count, bucket,
+                  PeerWait::kNeighbour);
   }
   void await_readers(const Progress::Contents& contents, const Progress& now,
                      const ExchangeLabel& label) override;
@@ -86,57 +66,69 @@ class PeerMixer final : public detail::SharedMixer {
  private:
   class Part;
 
-  DeviceCounts& counts_of(int rank, int bucket) const {
-    return reinterpret_cast<DeviceCounts*>(
-        blocks_.at(rank)->data())[static_cast<std::size_t>(bucket)];
-  }
-  [[noreturn]] void report(const PeerMemory::Loss& loss);
-  void await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member,
-             std::uint32_t target, const PeerMemory::Purpose& purpose);
-
   PeerTransport& peers_;
-  PeerMemory* memory_;
-  MemorySharing& sharing_;
-  double timeout_seconds_;
-  int exceptions_at_start_;
-  std::map<int, std::shared_ptr<PeerBlock>> blocks_;  ///< by rank
-  std::vector<std::shared_ptr<SharedBlock>> pulse_blocks_;
-  detail::Pulse* pulse_ = nullptr;              ///< this rank's
-  std::map<int, const detail::Pulse*> pulses_;  ///< of the ranks of this host
-  std::vector<PeerMemory::Awaited> awaited_;    ///< a member to reuse its memory
+  PeerBlocks blocks_;
 };
 
-/// A transport with mixers that read peers' memory. Every function throws if such a mixer has
-/// detected a loss.
+/// A transport with mixers that read peers' memory, and with exchanges in replicas that do. Every
+/// function throws once a wait of theirs has failed.
 class PeerTransport final : public ForwardingTransport {
  public:
-  PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
-                double timeout_seconds, std::vector<int> local, bool one_host)
+  PeerTransport(std::unique_ptr<Transport> between, Backend& backend,
+                std::unique_ptr<MemorySharing> sharing, double timeout_seconds,
+                std::vector<int> local, bool one_host)
       : ForwardingTransport(std::move(between), world_),
         world_(inner().world(), [this] { check(); }),
+        backend_(backend),
         sharing_(std::move(sharing)),
         timeout_seconds_(timeout_seconds),
         local_(std::move(local)),
         one_host_(one_host) {}
 
+  /// Has a replica's ranks read each other's parts. Returns why they cannot, or "". Collective.
+  std::string open_parts(int replica, std::size_t piece_bytes) {
+    std::string refusal;
+    parts_ = PeerParts::open(backend_, inner(), *sharing_, timeout_seconds_, replica, piece_bytes,
+                             local_, refusal);
+    return refusal;
+  }
+
   Ticket start_exchange(const Exchange& exchange, const Tensor& send,
                         const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
     check();
-    return inner().start_exchange(exchange, send, receive, label, std::move(flow));
+    if (!parts_ || !parts_->takes(exchange, send) || flow)
+      return inner().start_exchange(exchange, send, receive, label, std::move(flow));
+    check_exchange(rank(), size(), exchange, send, receive, DeviceType::kCuda);
+    return kOfParts | parts_->start(exchange, send, receive[0], label);
   }
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
                    std::shared_ptr<Flow> flow) override {
     check();
     return inner().start_sum(in, out, label, std::move(flow));
   }
+  bool done(Ticket ticket) override {
+    if ((ticket & kOfParts) == 0) return inner().done(ticket);
+    check();
+    return parts_->done(ticket & ~kOfParts);
+  }
   void wait(Ticket ticket) override {
-    inner().wait(ticket);
+    if ((ticket & kOfParts) == 0)
+      inner().wait(ticket);
+    else
+      parts_->wait(ticket & ~kOfParts);
     check();
   }
   void check() override {
     inner().check();
-    if (mixer_) mixer_->check();
+    check_waits();
+  }
+  void check_waits() {
+    if (!mixer_ && !parts_) return;
+    const auto loss = backend_.peer_memory()->lost();
+    if (!loss) return;
+    if (parts_) parts_->report(*loss);
+    if (mixer_) mixer_->report(*loss);
   }
   void prepare(const std::vector<std::vector<int>>& groups) override {
     prepared_ = true;
@@ -148,6 +140,9 @@ class PeerTransport final : public ForwardingTransport {
   }
   /// Empty if all exchanges may use peers, before prepare() has announced them.
   std::string why_not_captured() const override {
+    // A launch advances counters by one a step, pieces of parts are several
+    if (parts_)
+      return "a replica's ranks read each other's GPU memory; sync.transport nccl has graphs";
     return !prepared_ && one_host_ ? std::string() : inner().why_not_captured();
   }
 
@@ -156,13 +151,17 @@ class PeerTransport final : public ForwardingTransport {
   const PeerMixer* watched() const { return mixer_; }
 
  private:
+  static constexpr Ticket kOfParts = Ticket{1} << 62;  ///< set in tickets of parts_
+
   CheckedWorld world_;
+  Backend& backend_;
   std::unique_ptr<MemorySharing> sharing_;
   double timeout_seconds_;
   std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
   bool one_host_;
   bool prepared_ = false;  ///< prepare() was called
   PeerMixer* mixer_ = nullptr;
+  std::unique_ptr<PeerParts> parts_;  ///< null: ranks form no replicas
 };
 
 PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing,
@@ -170,59 +169,35 @@ PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& 
     : SharedMixer(backend, transport,
                   {.memory = "GPU memory", .reads_sums = false, .may_be_flat = false}),
       peers_(transport),
-      memory_(backend.peer_memory()),
-      sharing_(sharing),
-      timeout_seconds_(timeout_seconds),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+      blocks_(backend, transport, sharing, timeout_seconds, local) {
   local_ = std::move(local);
   one_host_ = one_host;
 }
 
 PeerMixer::~PeerMixer() {
-  if (pulse_) pulse_->beat(Doing::kEnded);
-  if (!shares()) return;
-  // Other ranks may never arrive.
-  if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();
-  let_go();
+  if (peers_.watched() == this) peers_.watch(nullptr);
 }
+
+void PeerMixer::check() { peers_.check_waits(); }
 
 void PeerMixer::let_go() {
   if (peers_.watched() == this) peers_.watch(nullptr);
-  try {
-    backend_.synchronize();  // the device may be reading memory that is unmapped now
-  } catch (...) {            // errors of earlier work are reported by its own waits
-  }
+  blocks_.close();
   sides_.clear();
-  blocks_.clear();
-  pulses_.clear();
-  pulse_ = nullptr;
-  pulse_blocks_.clear();
 }
 
 std::string PeerMixer::map(std::vector<Bucket>& buckets) {
-  if (memory_) memory_->restart();
+  if (PeerMemory* const memory = backend_.peer_memory()) memory->restart();
   const SharedLayout layout(buckets.size() * sizeof(DeviceCounts), buckets);
-  World& world = transport_.world();
-  SharedBlocks pulses = sharing_.share(world, local_, detail::ControlBlock::bytes(0));
-  if (!pulses.refusal.empty()) return pulses.refusal;
-  const HostBlocks<PeerBlock> blocks = share_peer_blocks(world, local_, memory_, layout.bytes);
-  if (!blocks.refusal.empty() || local_.size() == 1) return blocks.refusal;
-  pulse_blocks_ = std::move(pulses.of);
-  for (std::size_t k = 0; k < local_.size(); ++k) {
-    const int owner = local_[k];
-    const bool own = owner == transport_.rank();
-    blocks_[owner] = blocks.of[k];
-    std::byte* const host = pulse_blocks_[k]->data();
-    if (own) pulse_ = &detail::ControlBlock::make(host, 0)->pulse;
-    pulses_[owner] = own ? pulse_ : &reinterpret_cast<const detail::ControlBlock*>(host)->pulse;
-  }
-  take_sides(blocks.of, layout, buckets);
+  std::string refusal = blocks_.open(layout.bytes);
+  if (!refusal.empty() || blocks_.blocks().empty()) return refusal;
+  take_sides(blocks_.blocks(), layout, buckets);
   peers_.watch(this);
   return {};
 }
 
 void PeerMixer::tell_published(const Progress& now) {
-  pulse_->beat(Doing::kPublished, now.label);
+  blocks_.pulse().beat(Doing::kPublished, now.label);
   Event computed;
   {
     const StreamScope scope(backend_, StreamKind::kCompute);
@@ -230,13 +205,13 @@ void PeerMixer::tell_published(const Progress& now) {
   }
   const StreamScope scope(backend_, StreamKind::kUpdate);
   backend_.wait(computed);
-  memory_->signal(&counts_of(transport_.rank(), now.label.bucket).published, now.count);
+  blocks_.signal(now.label.bucket, &DeviceCounts::published, now.count);
 }
 
 void PeerMixer::tell_released(const ExchangeLabel& label, std::uint32_t count) {
   if (count == 0) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  memory_->signal(&counts_of(transport_.rank(), label.bucket).released, count);
+  blocks_.signal(label.bucket, &DeviceCounts::released, count);
 }
 
 void PeerMixer::await_readers(const Progress::Contents& contents, const Progress& now,
@@ -245,29 +220,23 @@ void PeerMixer::await_readers(const Progress::Contents& contents, const Progress
           "step {} cannot be captured: bucket {} has been published {} times, and a graph waits "
           "for the readers of the time before",
           label.step, label.bucket, now.count);
-  await(contents.readers, &DeviceCounts::released, contents.count, {label.bucket, kReaders});
-}
-
-void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member,
-                      std::uint32_t target, const PeerMemory::Purpose& purpose) {
-  if (ranks.empty()) return;
-  awaited_.clear();
-  for (const int r : ranks) awaited_.push_back({&(counts_of(r, purpose.bucket).*member), r});
-  memory_->await(awaited_, target, purpose, timeout_seconds_);
+  blocks_.await(contents.readers, label.bucket, &DeviceCounts::released, contents.count,
+                label.bucket, PeerWait::kReaders);
 }
 
 void PeerMixer::report(const PeerMemory::Loss& loss) {
+  const auto kind = static_cast<PeerWait>(loss.purpose.kind);
+  if (kind != PeerWait::kNeighbour && kind != PeerWait::kReaders) return;
   const Progress& now = side_of(loss.purpose.bucket).now;
   const auto back = static_cast<std::int32_t>(now.count - loss.wanted);  // exchanges started since
   const ExchangeLabel label{now.label.step - back, loss.purpose.bucket, now.label.round - back};
   const std::string which =
       fmt::format("step {}, bucket {}, round {}", label.step, label.bucket, label.round);
-  const std::string what = loss.purpose.kind == kReaders
-                               ? fmt::format("rank {} to have read {}", loss.rank, which)
-                               : fmt::format("the parameters of rank {} for {}", loss.rank, which);
-  const detail::Pulse& pulse = *pulses_.at(loss.rank);
-  fail_wait(transport_.rank(), what, label, timeout_seconds_,
-            {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
+  blocks_.report(loss,
+                 kind == PeerWait::kReaders
+                     ? fmt::format("rank {} to have read {}", loss.rank, which)
+                     : fmt::format("the parameters of rank {} for {}", loss.rank, which),
+                 label);
 }
 
 /// The counters of the exchanges in a graph, which advance by one for each bucket in each launch.
@@ -293,7 +262,7 @@ class PeerMixer::Part final : public CapturePart {
                         captured_[b] + static_cast<std::uint32_t>(step - step_), step);
       }
     }
-    mixer_.pulse_->beat(Doing::kPublished, mixer_.sides_.back().now.label);
+    mixer_.blocks_.pulse().beat(Doing::kPublished, mixer_.sides_.back().now.label);
     mixer_.check();
   }
 
@@ -349,7 +318,7 @@ std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& l
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing,
-                                               double timeout_seconds, std::string& refusal) {
+                                               const PeerSettings& settings, std::string& refusal) {
   refusal.clear();
   World& world = between->world();
   const HostRanks ranks = find_hosts(world, sharing->host());
@@ -366,17 +335,28 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
   if (mine.empty() && ranks.local.size() > 1)
     mine = why_not_here(memory, world.rank(), ranks.local, devices);
   if (const auto reason = lowest_reason(world, mine)) refusal = reason->text();
-  if (refusal.empty()) refusal = share_peer_blocks(world, ranks.local, memory, 4096).refusal;
+  if (refusal.empty())
+    refusal = detail::share_peer_blocks(world, ranks.local, memory, 4096).refusal;
   if (!refusal.empty()) return nullptr;
-  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), timeout_seconds,
-                                         ranks.local, ranks.one_host);
+  auto transport =
+      std::make_unique<PeerTransport>(std::move(between), backend, std::move(sharing),
+                                      settings.timeout_seconds, ranks.local, ranks.one_host);
+  if (settings.replica > 1) {
+    const std::string why = transport->open_parts(settings.replica, settings.piece_bytes);
+    if (!why.empty() && transport->rank() == 0)
+      log::info(
+          "the ranks of a replica exchange by {}, because their GPU memory cannot be "
+          "shared: {}",
+          transport->name(), why);
+  }
+  return transport;
 }
 
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
-                                               Backend& backend, double timeout_seconds,
+                                               Backend& backend, const PeerSettings& settings,
                                                std::string& refusal) {
-  return make_peer_transport(std::move(between), backend, make_process_sharing(timeout_seconds),
-                             timeout_seconds, refusal);
+  return make_peer_transport(std::move(between), backend,
+                             make_process_sharing(settings.timeout_seconds), settings, refusal);
 }
 
 }  // namespace starling

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -8,6 +9,13 @@
 #include "core/backend.h"
 
 namespace starling {
+
+struct PeerSettings {
+  double timeout_seconds = 300.0;
+  int replica = 1;  ///< ranks of a replica (comm/replica.h)
+  /// Device memory for a piece of what a replica's ranks exchange, of which each rank has two
+  std::size_t piece_bytes = std::size_t{32} << 20;
+};
 
 /// Wraps `between` with mixers in which GPUs of one host read each other's parameters in device
 /// memory, as direct_transport.h does for CPUs. Everything else (other hosts' ranks, sums,
@@ -20,6 +28,9 @@ namespace starling {
 /// - wait_until_writable() waits, on the current stream, for all readers of the other buffer
 /// In a graph the counters advance with the steps (StepValues::pass). A step can be captured after
 /// an eager step has published, since the wait for readers is part of the graph.
+///
+/// With replicas their sums of gradients and gathered parameters go by such memory too
+/// (peer_parts.h), from the communication stream.
 ///
 /// Ranks that wait for each other cannot deadlock, even if a host is blocked (a driver may make the
 /// host wait for the device when it first loads a kernel): what a rank waits for in exchange k its
@@ -36,10 +47,10 @@ namespace starling {
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
                                                Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing,
-                                               double timeout_seconds, std::string& refusal);
+                                               const PeerSettings& settings, std::string& refusal);
 /// The same between processes.
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between,
-                                               Backend& backend, double timeout_seconds,
+                                               Backend& backend, const PeerSettings& settings,
                                                std::string& refusal);
 
 }  // namespace starling

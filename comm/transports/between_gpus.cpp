@@ -128,7 +128,8 @@ std::unique_ptr<Transport> make_transport_between_gpus(const std::string& name, 
       by_nccl_or_host(name, ways, std::move(control), site, no_nccl);
   std::unique_ptr<Transport> peers;
   if (ways.peers != GpuWays::Use::kNever) {
-    peers = make_peer_transport(std::move(transport), site.backend, site.timeout_seconds, no_peers);
+    peers = make_peer_transport(std::move(transport), site.backend,
+                                {site.timeout_seconds, site.replica}, no_peers);
   }
   if (!no_peers.empty() && ways.peers == GpuWays::Use::kRequired) {
     fail_on_all_ranks(ExitCode::kUsage, "transport", {},

@@ -49,6 +49,11 @@ verify "on stderr" bash -c '! grep -q "go through host memory" "$0"' "$work/.std
 verify "and learn the same" same_losses cuda2 staged2
 check "asked for peer memory they say what goes another way" 0 "not by reading a neighbour's parameters go through host memory" run direct2 2 cuda --set sync.transport=direct
 verify "and learn the same" same_losses staged2 direct2
+one_replica() { run "$1" 2 cuda --set sync.algorithm=allreduce --set sync.replica=2 --set "sync.transport=$2"; }
+export -f one_replica
+check "a replica through host memory" 0 "2 ranks on NVIDIA H200" one_replica replica2 staged
+check "a replica in peer memory" 0 "a replica's ranks read each other's GPU memory" one_replica peers2 direct
+verify "learns the same" same_losses replica2 peers2
 refusing() { STARLING_SHIM_REFUSE_PEERS=$1 run "${@:2}"; }
 export -f refusing
 check "peer memory that is refused is an error where it was asked for" 2 "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 0: cuMemImport" \

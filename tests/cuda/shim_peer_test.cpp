@@ -184,6 +184,7 @@ class PeerJob {
 
 struct PeerWorldOptions {
   double timeout_seconds = 20.0;
+  int replica = 1;
   int ranks_per_host = 0;  ///< 0: all on one
 };
 
@@ -194,7 +195,7 @@ std::unique_ptr<Transport> open_peers(FakeWorld& world, int rank, Backend& backe
   const int host = options.ranks_per_host > 0 ? rank / options.ranks_per_host : 0;
   auto peers = make_peer_transport(std::move(between), backend,
                                    make_thread_sharing("host " + std::to_string(host), false),
-                                   {options.timeout_seconds}, refusal);
+                                   {options.timeout_seconds, options.replica, 1024}, refusal);
   return peers ? std::move(peers) : std::move(between);
 }
 
@@ -580,6 +581,45 @@ TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for wh
       CHECK(contains(text, "(published bucket "));
     }
   }
+}
+
+TEST_CASE("cuda/peers: where a rank of a replica stops, the other one says for what it waited") {
+  std::vector<std::string> errors(4);
+  std::atomic<int> ended{0};
+  with_peers(
+      4, {.timeout_seconds = 2.0, .replica = 2},
+      [&](Transport& transport, cuda::CudaBackend& backend) {
+        const int rank = transport.rank(), first = rank / 2 * 2;
+        const Tensor whole(backend, Shape{2000}, DType::kFloat32),
+            part(backend, Shape{rank % 2 == 0 ? 32 : 1968}, DType::kFloat32);
+        const auto exchange = [&](std::int64_t step) {
+          const auto wait = [&](Exchange::Kind kind, const Tensor& from, const Tensor& to) {
+            Exchange of{.kind = kind, .group = {first, first + 1}, .parts = {0, 32, 2000}};
+            transport.wait(transport.start_exchange(of, from, {to}, {step, 5, step}));
+          };
+          backend.fill(whole, 1.0 + rank);
+          wait(Exchange::Kind::kScatterSum, whole, part);
+          wait(Exchange::Kind::kGather, part, whole);
+          std::vector<float> numbers(2000);
+          backend.copy_to_host(whole, numbers.data());
+          CHECK(numbers == std::vector<float>(2000, 2.0f * static_cast<float>(first) + 3.0f));
+        };
+        for (std::int64_t step = 0; step < 3; ++step) exchange(step);
+        if (rank != 3)
+          errors[static_cast<std::size_t>(rank)] = test::error_text(ExitCode::kLost, [&] {
+            if (rank == 2) exchange(3);
+            fail(ExitCode::kLost, "test", "done");
+          });
+        ++ended;
+        wait_for(ended, 4);
+      });
+  CHECK(contains(errors[0], "done"));
+  CHECK(contains(errors[1], "done"));
+  CHECK(contains(errors[2], "rank 2 waited 2 s (sync.timeout_s)"));
+  CHECK(contains(errors[2],
+                 "for what rank 3 sends in the exchange of step 3, bucket 5, round 3 in the group "
+                 "of ranks 2, 3"));
+  CHECK(contains(errors[2], "missing: rank 3 last heard of "));
 }
 
 }  // namespace starling::tests
