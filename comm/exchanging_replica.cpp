@@ -106,7 +106,7 @@ class ExchangingReplica final : public Replica {
 
   void share(int bucket, const ExchangeLabel& label) override {
     const Bucket& of = (*buckets_)[static_cast<std::size_t>(bucket)];
-    await(bucket);
+    // InReplica has awaited the gather before
     const Event read = mark(StreamKind::kCompute);
     const StreamScope scope(backend(), StreamKind::kUpdate);
     backend().wait(read);

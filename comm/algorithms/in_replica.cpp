@@ -44,13 +44,15 @@ Bucket part_of(const Bucket& bucket, BucketLayout& layout) {
 /// its gradients; a rank does not wait for that in its backward pass, unless more than one complete
 /// bucket would be kept for others to read. By exchanges each is when the next one is complete, so
 /// that its exchange overlaps with that one's backward pass. Its parameters go to the other ranks
-/// as soon as they are final, and are awaited by the layer that reads them next.
+/// as soon as they are final, and are awaited by the layer that reads them next. With
+/// start_at_begin they go when the next step begins, since a graph has whole exchanges.
 class InReplica final : public Algorithm {
  public:
   InReplica(const AlgorithmSite& site,
             const std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)>& make)
       : Algorithm(site),
         replica_(*site.replica),
+        gathers_at_begin_(site.start_at_begin && !replica_.shares_memory()),
         layouts_(site.buckets.size()),
         on_the_way_(site.buckets.size()) {
     for (std::size_t b = 0; b < site.buckets.size(); ++b) {
@@ -73,6 +75,7 @@ class InReplica final : public Algorithm {
     of_parts.in_backward = site.in_backward && !(site.clip.norm > 0.0 && site.clip.per_bucket);
     of_parts.overlap = site.overlap;
     of_parts.check_overflow = site.check_overflow;
+    of_parts.start_at_begin = site.start_at_begin;
     of_parts.groups = site.groups;
     of_parts.after_update = site.after_update;
     of_parts.gradients = site.gradients;
@@ -82,9 +85,12 @@ class InReplica final : public Algorithm {
   }
 
   void begin(const StepInfo& info) override {
+    // What is on the way now is of a capture that was given up
+    if (gathers_at_begin_) std::ranges::fill(on_the_way_, char{0});
     arrive();
     info_ = info;
     started_ = next_ = dropped_ = shared_ = 0;
+    if (gathers_at_begin_) meet(0);
     inner_->begin(info);
   }
   void bucket_ready(int bucket) override {
@@ -97,7 +103,7 @@ class InReplica final : public Algorithm {
     proceed(started_);
     inner_->backward_done();
     for (Bucket& part : parts_) part.gradients = Tensor();
-    meet(shared_);
+    if (!gathers_at_begin_) meet(shared_);
     drop(started_);
   }
   void before_read(int bucket) override {
@@ -156,7 +162,8 @@ class InReplica final : public Algorithm {
       Bucket& part = parts_[static_cast<std::size_t>(next_)];
       part.gradients = replica_.take_mean(next_, label(next_), inner_->updates_at_once());
       inner_->bucket_ready(next_);
-      while (shared_ <= next_ && inner_->parameters_final(shared_)) share(shared_++);
+      while (!gathers_at_begin_ && shared_ <= next_ && inner_->parameters_final(shared_))
+        share(shared_++);
       for (int b = 0; b <= next_; ++b) {
         if (inner_->gradients_consumed(b)) parts_[static_cast<std::size_t>(b)].gradients = {};
       }
@@ -184,6 +191,7 @@ class InReplica final : public Algorithm {
   }
 
   Replica& replica_;
+  bool gathers_at_begin_;
   std::deque<BucketLayout> layouts_;
   std::vector<Bucket> parts_;
   std::unique_ptr<Algorithm> inner_;

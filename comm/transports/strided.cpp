@@ -120,7 +120,7 @@ class StridedTransport final : public ForwardingTransport {
     if (size() > 2) add(everyone());  // of start_sum()
     inner().prepare(all);
   }
-  std::string why_not_captured() const override { return through_the_host(*this); }
+  /// A capture's exchanges are those of all ranks' transport.
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:

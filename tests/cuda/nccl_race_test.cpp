@@ -4,13 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/shared/peer_transport.h"
+#include "core/error.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/race_training.h"
+#include "tests/fakes/cuda/peer_fake.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 // In which order training asks the device for exchanges by NCCL: without races, in one order on all
 // ranks, and nobody waits who need not.
@@ -136,6 +141,9 @@ TEST_CASE(
   }
   check(2, with(race_config("gossip", "fp32", true),
                 {{"accumulate", 1}, {"sync", {{"exchange", "bf16"}}}, {"steps", 12}}));
+  for (const char* algorithm : {"gossip", "allreduce"})
+    check(4, with(race_config(algorithm, "bf16", true),
+                  {{"accumulate", 1}, {"sync", {{"replica", 2}}}, {"steps", 12}}));
   check(5, with(race_config("gossip", "fp32", true),
                 {{"data", {{"limit", 400}}}, {"sync", {{"topology", groups_of_three()}}}}));
 }
@@ -150,16 +158,55 @@ TEST_CASE(
   }
 }
 
+namespace {
+
+/// A run of four ranks in two replicas.
+std::vector<Call> record_replicas(const char* algorithm, const char* precision, bool by_peers) {
+  struct InPlace {
+    InPlace() { cuda::shim::map_in_place(true); }
+    ~InPlace() { cuda::shim::map_in_place(false); }
+  } const in_place;
+  FakeNccl nccl(4);
+  const TransportMaker below = by_nccl(nccl);
+  const nlohmann::json config = with(race_config(algorithm, precision, false),
+                                     {{"accumulate", 1}, {"sync", {{"replica", 2}}}});
+  return record_run(4, config, [&](std::unique_ptr<Transport> control, Backend& backend) {
+    std::unique_ptr<Transport> transport = below(std::move(control), backend);
+    if (!by_peers) return transport;
+    std::string refusal;
+    auto peers = make_peer_transport(std::move(transport), backend,
+                                     make_thread_sharing("host", false), {20.0, 2, 128}, refusal);
+    require(peers != nullptr, "test", "peer memory was refused: {}", refusal);
+    return peers;
+  });
+}
+
+}  // namespace
+
 TEST_CASE("nccl/race: whole runs in replicas have none, and all ranks issue in one order") {
   for (const char* algorithm : {"gossip", "allreduce"}) {
     for (const char* precision : {"fp32", "bf16", "fp16"}) {
-      CAPTURE(std::string(algorithm));
-      CAPTURE(std::string(precision));
-      FakeNccl nccl(4);
-      const nlohmann::json config = with(race_config(algorithm, precision, false),
-                                         {{"accumulate", 1}, {"sync", {{"replica", 2}}}});
-      check_order(record_run(4, config, by_nccl(nccl)), 4);
+      for (const bool by_peers : {false, true}) {
+        CAPTURE(std::string(algorithm));
+        CAPTURE(std::string(precision));
+        CAPTURE(by_peers);
+        check_order(record_replicas(algorithm, precision, by_peers), 4);
+      }
     }
+  }
+}
+
+TEST_CASE("nccl/race: in replicas whose ranks read each other's memory a removed wait is found") {
+  const std::vector<Call> calls = record_replicas("allreduce", "bf16", true);
+  for (const bool released : {false, true}) {
+    CAPTURE(released);
+    std::vector<Call> without = calls;
+    const auto erased = std::erase_if(without, [&](const Call& call) {  // see DeviceCounts
+      return call.kind == CallKind::kAwait &&
+             (reinterpret_cast<std::uintptr_t>(call.from) % 256 == 128) == released;
+    });
+    CHECK(erased >= 20);
+    CHECK(lines(cuda::shim::check_races(without)) != "");
   }
 }
 

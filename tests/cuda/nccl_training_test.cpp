@@ -38,14 +38,15 @@ enum class Way : unsigned char { kStaged, kNccl, kPeers };
 
 struct RunOptions {
   Way way = Way::kNccl;
-  int ranks_per_host = 0;  ///< kPeers: those that read each other; 0: all
+  int ranks_per_host = 0;          ///< kPeers: those that read each other; 0: all
+  std::size_t piece_bytes = 1024;  ///< kPeers: of what a replica's ranks exchange
   std::int64_t resume_step = 0;
   std::function<void(TrainConfig&)> prepare;
   std::function<void(int rank)> at_begin;  ///< on the rank's thread
 };
 
-std::unique_ptr<Transport> open_end(NcclWorld& world, int rank, cuda::CudaBackend& backend,
-                                    const RunOptions& options) {
+std::unique_ptr<Transport> open_end(NcclWorld& world, int rank, int replica,
+                                    cuda::CudaBackend& backend, const RunOptions& options) {
   if (options.way == Way::kStaged) return make_staged_transport(world.control(rank));
   std::unique_ptr<Transport> transport = world.open(rank, backend);
   if (options.way == Way::kNccl) return transport;
@@ -53,7 +54,7 @@ std::unique_ptr<Transport> open_end(NcclWorld& world, int rank, cuda::CudaBacken
   std::string refusal;
   auto over = make_peer_transport(std::move(transport), backend,
                                   make_thread_sharing("host " + std::to_string(host), false),
-                                  {20.0}, refusal);
+                                  {20.0, replica, options.piece_bytes}, refusal);
   require(over != nullptr, "test", "peer memory was refused: {}", refusal);
   return over;
 }
@@ -67,10 +68,11 @@ std::vector<GraphOutcome> train_in(const test::Folder& folder, int ranks, const 
   world.run_ranks([&](int rank) {
     if (options.at_begin) options.at_begin(rank);
     cuda::CudaBackend backend(0, false, false, true);
-    const std::unique_ptr<Transport> transport = open_end(world, rank, backend, options);
-    outcomes[static_cast<std::size_t>(rank)] =
-        run_graph_job({config, one_host(ranks, config), options.prepare, options.resume_step},
-                      backend, *transport, folder / ".");
+    const RankLayout site = one_host(ranks, config);
+    const std::unique_ptr<Transport> transport =
+        open_end(world, rank, site.replica, backend, options);
+    outcomes[static_cast<std::size_t>(rank)] = run_graph_job(
+        {config, site, options.prepare, options.resume_step}, backend, *transport, folder / ".");
   });
   outcomes[0].launches = cuda::runtime_counters().graph_launches - before;
   outcomes[0].losses = losses_in(folder);
@@ -353,6 +355,7 @@ TEST_CASE("nccl/training: ranks that are one replica have the numbers of one wit
       const test::Folder folder;
       const std::vector<GraphOutcome> found = train_in(folder, replicas * size, divided);
       same(train(replicas * size, divided, {.way = Way::kStaged}), found);
+      same(train(replicas * size, divided, {.way = Way::kPeers}), found);
       train_in(folder, replicas * size, with(divided, {{"steps", 10}}));
       same(train_in(folder, replicas * size, divided, {.resume_step = 5}), found);
       for (int rank = 0; rank < replicas; ++rank) {
@@ -375,6 +378,55 @@ TEST_CASE("nccl/training: ranks that are one replica have the numbers of one wit
       }
     }
   }
+}
+
+TEST_CASE(
+    "nccl/training: steps in replicas have the bits of steps through host memory, replayed over "
+    "NCCL, or issued where ranks read each other's memory") {
+  struct Variant {
+    int ranks, size;
+    json patch;
+    std::size_t piece_bytes = 1024;
+  };
+  const json adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}},
+      bf16{{"precision", "bf16"}};
+  const Variant variants[] = {
+      {2, 2, kAllReduce, 256},
+      {4, 2, with(topology("one-peer-exp"), {{"clip_norm", 0.05}}), std::size_t{1} << 16},
+      {4, 2, with(with(adamw, bf16), topology("one-peer-exp"))},
+      {4, 2, with(kAllReduce, {{"precision", "fp16"}})},
+      {4, 4, with(with(bf16, kAllReduce), {{"clip_norm", 0.05}, {"ema", {{"decay", 0.9}}}}), 512},
+      {6, 3, topology("one-peer-exp"), 512},
+  };
+  for (const Variant& variant : variants) {
+    CAPTURE(variant.patch.dump());
+    CAPTURE(variant.size);
+    constexpr std::int64_t kSteps = 11;
+    // Tests gather parts between replayed steps
+    const json config = with(with(graph_config(kSteps), {{"data", {{"limit", 60}}},
+                                                         {"batch_size", 2},
+                                                         {"evaluate", {{"every_steps", 3}}},
+                                                         {"sync", {{"replica", variant.size}}}}),
+                             variant.patch);
+    const std::vector<GraphOutcome> wanted =
+        train(variant.ranks, eager(config), {.way = Way::kStaged});
+    for (const Way way : {Way::kNccl, Way::kPeers}) {
+      CAPTURE(static_cast<int>(way));
+      const RunOptions options{.way = way, .piece_bytes = variant.piece_bytes};
+      if (way == Way::kNccl) same(train(variant.ranks, eager(config), options), wanted);
+      const std::vector<GraphOutcome> replayed = train(variant.ranks, config, options);
+      same(replayed, wanted);
+      if (way == Way::kPeers) {
+        CHECK(contains(replayed[0].why_not, "a replica's ranks read each other's GPU memory"));
+      } else {
+        CHECK(replayed[0].why_not == "");
+        CHECK(replayed[0].launches ==
+              static_cast<std::uint64_t>(variant.ranks * (kSteps - replayed[0].warm_up)));
+      }
+    }
+  }
+  const json adding = with(graph_config(4), {{"accumulate", 2}, {"sync", {{"replica", 2}}}});
+  CHECK(contains(train(2, with(adding, kAllReduce))[0].why_not, "accumulate adds"));
 }
 
 TEST_CASE("nccl/training: the dry run knows the memory of ranks that are one replica") {

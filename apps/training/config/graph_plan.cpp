@@ -39,8 +39,10 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   if (images_of(config.data.info).growth) never = "training images grow (data.progressive)";
   if (config.sync.synchronized_norms)
     never = "batch norms wait for all ranks' statistics (sync.batch_norm)";
-  if (config.sync.replica > 1)
-    never = "a bucket's gradients have memory for a while only (sync.replica)";
+  if (config.sync.replica > 1 && config.length.accumulate > 1)
+    never =
+        "with sync.replica the memory of gradients is of one graph, and accumulate adds those of "
+        "several";
   if (config.device.check_numbers) never = "the host looks at every number (check_numbers)";
   if (plan.why_not.empty()) plan.why_not = never;
   if (plan.why_not.empty() && topology && plan.rule_phases > 1) {
