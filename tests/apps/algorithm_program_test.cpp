@@ -147,7 +147,7 @@ forget quorum 24
 forget small 24
 0 4 | resumed too | step 24/24 | run.json --output small --resume latest | $quorum | sync.exchange=sparse
 line small/config.json "aggregate": "senders"
-0 2 | of ranks with unequal data | step 24/24 | run.json --output unequal | sync.algorithm={"type":"diloco","period":8} | sync.exchange=sparse | data.partition=dirichlet
+0 2 | of ranks with unequal data | step 24/24 | run.json --output unequal | sync.algorithm={"type":"diloco","period":8} | sync.exchange=sparse | data.partition={"type":"dirichlet"}
 line unequal/config.json "aggregate": "ranks"
 0 1 | on one rank | step 24/24 | run.json --output alone | sync.algorithm={"type":"diloco","period":4,"quorum":1} | deterministic=false
 0 3 | into it and out of it | step 24/24 | run.json --output switched | $quorum | sync.verify=off | sync.switch=[{"step":8,"algorithm":"gossip"},{"step":12,"algorithm":{"type":"diloco","period":4,"quorum":1}}] | sync.topology.type=static-ring
