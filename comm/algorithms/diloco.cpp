@@ -134,9 +134,8 @@ struct ExchangeKeys {
     if (sparse.value_bits != 2 && sparse.value_bits != 4 && sparse.value_bits != 8)
       keys.error("value_bits", "is {}; allowed: 2, 4, 8", sparse.value_bits);
     keys.read("aggregate", sparse.of_all, {{"senders", false}, {"ranks", true}},
-              "exchange sparse: a number's mean is over the ranks that sent it, or over all, which "
-              "is the default where data.partition is dirichlet: ranks with unequal data send "
-              "unequal places");
+              "exchange sparse: a number's mean is over the ranks that sent it, or over all; where "
+              "data.partition is dirichlet the default is ranks");
   }
   /// Refuses keys that do not go with this exchange, but with those that are `needed`.
   void refuse(std::initializer_list<const char*> keys, const char* exchange,

@@ -66,7 +66,7 @@ struct SyncPartners {
   const OptimizerSettings& optimizer;
   const Model& model;
   RankLayout site;
-  bool unequal_data = false;  ///< MixerKind
+  bool unequal_data = false;  ///< as MixerKind has it
 };
 /// What `sync.replica` may be, ascending: what divides the ranks of a host.
 std::vector<int> replica_sizes(const RankLayout& site);
