@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/runtime/launch.h"
 
 // Radix sort: sorts indices 0 … n - 1 by a key with 8 bits per pass. Stable, and deterministic,
@@ -23,34 +24,33 @@ struct Positions {
   }
 };
 
-/// counts[digit][block]: how often each digit occurs in the block's indices.
+/// counts[block][digit]: how many indices the earlier blocks have with this digit, and all blocks
+/// with lower ones. Each block counts its own; the last one (last_block.h) sums them, a thread for
+/// each digit.
 template <class Key>
-__global__ void __launch_bounds__(kDigits)
-    count_digits(Key key, int shift, Positions positions, Index n, int* counts) {
-  __shared__ int own[kDigits];
-  own[threadIdx.x] = 0;
+__global__ void __launch_bounds__(kDigits) count_digits(Key key, int shift, Positions positions,
+                                                        Index n, int* counts, unsigned* arrivals) {
+  __shared__ int of_digit[kDigits];
+  of_digit[threadIdx.x] = 0;
   __syncthreads();
   const Index i = Index{blockIdx.x} * kDigits + threadIdx.x;
-  if (i < n) atomicAdd(&own[key.digit(positions(i), shift)], 1);
+  if (i < n) atomicAdd(&of_digit[key.digit(positions(i), shift)], 1);
   __syncthreads();
-  counts[Index{threadIdx.x} * gridDim.x + blockIdx.x] = own[threadIdx.x];
-}
-
-/// Exclusive prefix sum of the counts; one block, each thread processes a range.
-static __global__ void __launch_bounds__(kThreads) add_up(int* counts, Index n) {
-  __shared__ int sums[kThreads];
-  const Index each = (n + kThreads - 1) / kThreads, first = min(threadIdx.x * each, n),
-              last = min(first + each, n);
+  counts[Index{blockIdx.x} * kDigits + threadIdx.x] = of_digit[threadIdx.x];
+  if (!last_block(arrivals, gridDim.x)) return;
+  const Index end = Index{gridDim.x} * kDigits;
   int sum = 0;
-  for (Index i = first; i < last; ++i) sum += counts[i];
-  sums[threadIdx.x] = sum;
+#pragma unroll 8
+  for (Index c = threadIdx.x; c < end; c += kDigits) sum += counts[c];
+  of_digit[threadIdx.x] = sum;
   __syncthreads();
   int before = 0;
-  for (unsigned t = 0; t < threadIdx.x; ++t) before += sums[t];
-  for (Index i = first; i < last; ++i) {
-    const int own = counts[i];
-    counts[i] = before;
-    before += own;
+  for (unsigned t = 0; t < threadIdx.x; ++t) before += of_digit[t];
+#pragma unroll 8
+  for (Index c = threadIdx.x; c < end; c += kDigits) {
+    const int count = counts[c];
+    counts[c] = before;
+    before += count;
   }
 }
 
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kDigits)
   digits[threadIdx.x] = digit;
   __syncthreads();
   if (i >= n) return;
-  int before = counts[Index{digit} * gridDim.x + blockIdx.x];
+  int before = counts[Index{blockIdx.x} * kDigits + digit];
   for (unsigned t = 0; t < threadIdx.x; ++t) before += digits[t] == digit ? 1 : 0;
   to[before] = position;
 }
@@ -86,8 +86,8 @@ Tensor sorted(CudaBackend& backend, Index n, const Key& key) {
       positions.order = from.data<std::int32_t>();
     }
     const Launch how{{static_cast<unsigned>(blocks)}, {kDigits}, backend.handle()};
-    launch(count_digits<Key>, how, key, shift, positions, n, counts.data<int>());
-    launch(add_up, {{1}, {kThreads}, backend.handle()}, counts.data<int>(), kDigits * blocks);
+    launch(count_digits<Key>, how, key, shift, positions, n, counts.data<int>(),
+           backend.arrivals());
     launch(place_positions<Key>, how, key, shift, positions, n, counts.data<int>(),
            to.data<std::int32_t>());
   }
