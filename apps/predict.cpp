@@ -263,7 +263,8 @@ void generate(InferenceModel& model, const std::string& prompt, const PredictOpt
   }
 }
 
-/// The same with each line of a file or pipe. One that is no prompt is named, and the others go on.
+/// The same with each line of a file or pipe. One that is no prompt is named, and the others
+/// continue.
 ExitCode generate_lines(InferenceModel& model, const PredictOptions& options) {
   const std::string& path = options.prompts;
   std::ifstream file;

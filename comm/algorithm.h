@@ -107,7 +107,7 @@ struct StepInfo {
 };
 
 /// A training algorithm: when ranks communicate, and what they do with the result. The scheduler
-/// calls begin(), bucket_ready() for each bucket in order, then backward_done(). finish() comes
+/// calls begin(), bucket_ready() for each bucket in order, then backward_done(). finish() is called
 /// before parameters are read, for a checkpoint or at the end of training.
 class Algorithm {
  public:
@@ -122,9 +122,9 @@ class Algorithm {
   virtual bool gradients_consumed(int bucket) const { return is_through_with(bucket); }
   /// The former name of gradients_consumed(), which algorithms outside may override.
   virtual bool is_through_with(int /*bucket*/) const { return false; }
-  /// Whether the bucket's parameters are x(t+1) already, so that the ranks of a replica may get
-  /// them. Asked after each bucket_ready(), with the same answer on all ranks; false: they are
-  /// after backward_done().
+  /// Whether the bucket already holds x(t+1), so that it may be gathered within the replica. Asked
+  /// after each bucket_ready(), with the same answer on all ranks. If false, it does after
+  /// backward_done().
   virtual bool parameters_final(int /*bucket*/) const { return false; }
   /// The compute stream is about to read the bucket's parameters.
   virtual void before_read(int /*bucket*/) {}
@@ -141,8 +141,8 @@ class Algorithm {
   /// The same where the loss of a rank interrupted the step before: nothing in flight was waited
   /// for or saved (finish()), and it is unknown who has received what of it.
   virtual void resume_after_loss(std::int64_t step) { resume(step); }
-  /// The number of steps done when what AlgorithmEquality names equal was last changed; 0: it never
-  /// was. Also right where an exchange has failed in the midst of a step.
+  /// The number of steps done when that which is equal on all ranks (AlgorithmEquality) last
+  /// changed; 0: never. Valid even if an exchange failed in the middle of a step.
   virtual std::int64_t met() const { return 0; }
   /// With check_overflow, after backward_done(): fp64 [2] on the device. The second element is 1 if
   /// this step's update was skipped.
@@ -156,19 +156,20 @@ class Algorithm {
   /// Seconds this rank has waited for exchanges since the last call.
   virtual double take_wait_seconds();
 
-  /// With AlgorithmSteps::leaves_out, after backward_done(): how many steps this rank leaves out
-  /// after the one that it took, since the others are past them.
+  /// With AlgorithmSteps::leaves_out, after backward_done(): how many of the following steps this
+  /// rank must skip, because the others have already done them.
   virtual std::int64_t take_left_out() { return 0; }
-  /// A step after which ranks agreed on something.
+  /// A step after which ranks of an asynchronous algorithm met, and what they agreed on.
   struct Meeting {
     std::int64_t step = 0;
     std::vector<int> participants;  ///< ranks, ascending
     bool stop = false;              ///< all ranks stop after this step
     bool join = false;              ///< or a rank joins them
   };
-  /// Those since the last call, the same on all ranks.
+  /// Meetings since the last call, the same on all ranks.
   virtual std::vector<Meeting> take_meetings() { return {}; }
-  /// With AlgorithmSteps::leaves_out: this rank was told to stop, which the next meeting says.
+  /// With AlgorithmSteps::leaves_out: this rank was told to stop; the next meeting tells the
+  /// others.
   virtual void ask_to_stop() {}
   /// The same for a rank that waits to join.
   virtual void ask_to_join() {}
@@ -199,8 +200,8 @@ class Algorithm {
   /// of(bucket). Its waits count as exchanges, too. `mixer`: one of another number format.
   Mixer& make_mixer_for(const std::function<Tensor(const Bucket&)>& of, bool overlap,
                         std::unique_ptr<Mixer> mixer = nullptr);
-  /// Opens the site's mixer, or another, for such tensors. They take the bucket's sync states along
-  /// (Encoding::residual).
+  /// Opens the site's mixer, or another, for such tensors. The mixed tensors use the bucket's sync
+  /// states (for Encoding::residual).
   Mixer& mix_tensors(const std::function<Tensor(const Bucket&)>& of, bool overlap, Mixer& mixer);
   /// The former name of make_mixer_for().
   Mixer& mix_beside(const std::function<Tensor(const Bucket&)>& of, bool overlap) {
@@ -287,7 +288,7 @@ struct AlgorithmNeeds {
     std::string key;
     std::int64_t count = 0;
   } least_ranks = {};
-  /// Ranks look into the host's memory for what has arrived: no transport between GPUs
+  /// It polls host memory for arrivals, so it does not run over transports between GPUs
   bool host_messages = false;
   bool by_nodes = false;  ///< it distinguishes ranks within a node from others
   /// Set by the config, must divide the number of ranks; 0: by the topology or the hosts
@@ -303,16 +304,17 @@ struct AlgorithmSteps {
   /// Results depend on timing (requires `"deterministic": false`), and ranks' step counts may
   /// differ
   bool asynchronous = false;
-  /// Why, for errors: "… adds a mean when it arrives"; `undo`: keys that end it
+  /// Why, for errors: "… adds a mean when it arrives"; `undo`: settings without that dependence
   std::string timing = "adds a mean when it arrives", undo = "another algorithm";
-  /// Asynchronous, and ranks leave out steps that others are past (Algorithm::take_left_out())
+  /// Asynchronous, and a rank that is behind skips steps (Algorithm::take_left_out())
   bool leaves_out = false;
   /// It resets the optimizer's step count now and then, so no other algorithm can continue the run
   bool restarts_updates = false;
-  /// Ranks may join after steps that this divides, with a neighbour's parameters and states; 0: not
+  /// Ranks may join after steps divisible by this, with a neighbour's parameters and states; 0:
+  /// never
   std::int64_t joins_every = 0;
-  /// With a state of such a step that was handed over since then: for so many steps after it, too,
-  /// in which nothing changes that is equal on all ranks
+  /// A joiner that has fetched the state of such a step may join up to this many steps later, too;
+  /// nothing that is equal on all ranks may change in these
   std::int64_t joins_within = 0;
 };
 
@@ -392,7 +394,7 @@ struct AlgorithmCost {
   /// period (docs/algorithms.md, "Which one")
   struct Learning {
     double loss = 0.0;   ///< the relative difference of the test loss after as many steps
-    double steps = 1.0;  ///< how many times as many steps come to the same test loss
+    double steps = 1.0;  ///< how many times as many steps reach the same test loss
   };
   /// Empty: of other algorithms, or not measured
   std::optional<Learning> learning = std::nullopt;

@@ -14,7 +14,7 @@ namespace starling {
 /// Plans what `rank` does in a round: nothing, a pair's send and receive, or a group sum for
 /// uniform groups of three or more; messages with several neighbours if the round is given by rows.
 /// In a round over nodes the nodes do this, with each rank exchanging its shard. `flat`: treat a
-/// round over nodes as its matrix over ranks, if links between nodes need not be spared.
+/// round over nodes as its matrix over ranks, if traffic between nodes need not be kept low.
 Exchange plan_exchange(const Round& round, int rank, bool flat = false);
 
 /// The exchange as messages between pairs of ranks, for encoded data, which cannot be summed in

@@ -135,15 +135,15 @@ class ExchangingReplica final : public Replica {
     numbers.backend().copy(sum, numbers);
   }
 
-  Tensor whole(const Bucket& bucket, const Tensor& kept) override {
-    if (!is_part(kept)) return kept;
-    const std::vector<std::int64_t> parts = parts_of(bucket, kept);
-    Tensor whole(kept.backend(), kept.shape(), kept.dtype());
-    transport_.wait(start_gather(parts, own_of(parts, kept), whole, {-1, 0, 0}));
+  Tensor whole(const Bucket& bucket, const Tensor& local) override {
+    if (!is_part(local)) return local;
+    const std::vector<std::int64_t> parts = parts_of(bucket, local);
+    Tensor whole(local.backend(), local.shape(), local.dtype());
+    transport_.wait(start_gather(parts, own_of(parts, local), whole, {-1, 0, 0}));
     return whole;
   }
 
-  void take(const Bucket& bucket, const Tensor& whole, const Tensor& kept, bool share) override {
+  void take(const Bucket& bucket, const Tensor& whole, const Tensor& local, bool share) override {
     if (share) {
       Exchange exchange;
       exchange.kind = Exchange::Kind::kNeighbours;
@@ -152,9 +152,9 @@ class ExchangingReplica final : public Replica {
       transport_.wait(transport_.start_exchange(
           exchange, whole, place_ == 0 ? std::vector<Tensor>() : std::vector{whole}, {-1, 0, 0}));
     }
-    if (!is_part(kept)) return kept.backend().copy(whole, kept);
-    const std::vector<std::int64_t> parts = parts_of(bucket, kept);
-    kept.backend().copy(own_of(parts, whole), own_of(parts, kept));
+    if (!is_part(local)) return local.backend().copy(whole, local);
+    const std::vector<std::int64_t> parts = parts_of(bucket, local);
+    local.backend().copy(own_of(parts, whole), own_of(parts, local));
   }
 
  private:
@@ -166,9 +166,9 @@ class ExchangingReplica final : public Replica {
   static bool is_part(const Tensor& tensor) {
     return dynamic_cast<const PartStorage*>(tensor.storage().get()) != nullptr;
   }
-  static std::vector<std::int64_t> parts_of(const Bucket& bucket, const Tensor& kept) {
+  static std::vector<std::int64_t> parts_of(const Bucket& bucket, const Tensor& local) {
     std::vector<std::int64_t> parts = bucket.layout->parts;
-    if (kept.elements() != bucket.layout->elements) {
+    if (local.elements() != bucket.layout->elements) {
       for (std::int64_t& part : parts) part = state_place(bucket, part);
     }
     return parts;
@@ -177,7 +177,7 @@ class ExchangingReplica final : public Replica {
     const auto own = static_cast<std::size_t>(place_);
     return whole.slice(parts[own], Shape{parts[own + 1] - parts[own]});
   }
-  /// Of the numbers that layers compute with.
+  /// Starts the all-gathers of what layers compute with.
   std::vector<Ticket> start_gathers(const Bucket& bucket, const Tensor& parameters,
                                     const Tensor& low, const Tensor& vectors,
                                     const ExchangeLabel& label) {

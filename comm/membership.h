@@ -12,18 +12,18 @@
 
 namespace starling {
 
-/// A rank's state, which those who wait for admission fetch while the job goes on.
+/// A rank's state, which processes that wait for admission fetch while the job continues.
 struct OfferedState {
   std::uint64_t bytes = 0;
   /// Copies `count` bytes from `offset` on. Called from a thread of the transport's.
   std::function<void(std::uint64_t offset, std::byte* to, std::size_t count)> read;
 };
 /// Takes such a state, piece by piece in order, of `bytes` in all. One that begins at 0 replaces
-/// what has come of another.
+/// what has arrived of another.
 using StatePieces =
     std::function<void(std::uint64_t bytes, std::uint64_t offset, std::string_view piece)>;
 
-/// The ranks of a job that others may join while it runs, and that goes on without a lost one. It
+/// The ranks of a job that others may join while it runs, and that continues without a lost one. It
 /// outlives the transports between them, of which there is one at a time. Ranks keep their order; a
 /// joiner is the last one. Where ranks form replicas (comm/replica.h), those of one join together,
 /// as the last ones, and where one of them is lost the others are over().
@@ -36,7 +36,7 @@ class Membership {
   virtual std::string roster() const = 0;
   /// The text of a file with the secret.
   virtual std::string secret() const = 0;
-  /// What a joiner must have alike, by name.
+  /// What must be equal on a joiner and in the job, by name.
   virtual void set_identity(std::map<std::string, std::string> identity) = 0;
   /// On rank 0, which is the one that is asked: whether a process waits for admission, or a
   /// replica.
@@ -53,7 +53,7 @@ class Membership {
   /// before must be destroyed. Collective, also where a rank is lost and the others do not know it
   /// yet. Error(kLost): once more, as where a joiner was lost in it, unless this rank is over().
   virtual std::unique_ptr<Transport> regroup(double timeout_seconds) = 0;
-  /// Whether this rank cannot go on: the others do without it, or too few are left.
+  /// Whether this rank cannot continue: the others do without it, or too few are left.
   virtual bool over() const = 0;
 };
 

@@ -97,7 +97,7 @@ void Replica::barrier(const ExchangeLabel& label) {
            barriers_, Doing::kWaitsForNeighbour, label,
            [&] { return fmt::format("the ranks of a replica after step {}", label.step); });
   } catch (const Error&) {
-    // The last one to come finds all counts raised and goes on, so this rank has to, as well.
+    // The last one to arrive finds all counts raised and continues, so this rank has to, as well.
     const auto failed = RunningClock::now();
     for (const int rank : others_) {
       ControlBlock& other = *controls_.at(rank);
@@ -135,17 +135,17 @@ Tensor allocate_in(Replica* replica, Backend& backend, const Shape& shape, DType
   return tensor;
 }
 
-Tensor whole_in(Replica* replica, const Bucket& bucket, const Tensor& kept) {
-  return replica ? replica->whole(bucket, kept) : kept;
+Tensor whole_in(Replica* replica, const Bucket& bucket, const Tensor& local) {
+  return replica ? replica->whole(bucket, local) : local;
 }
 
-void fill_in(Replica* replica, const Bucket& bucket, const Tensor& kept, bool share,
+void fill_in(Replica* replica, const Bucket& bucket, const Tensor& local, bool share,
              const std::function<void(const Tensor& whole)>& fill) {
-  if (!replica || replica->shares_memory()) return fill(kept);
-  const Tensor whole(kept.backend(), kept.shape(), kept.dtype());
-  kept.backend().fill(whole, 0.0);  // the padding
+  if (!replica || replica->shares_memory()) return fill(local);
+  const Tensor whole(local.backend(), local.shape(), local.dtype());
+  local.backend().fill(whole, 0.0);  // the padding
   if (!share || replica->place() == 0) fill(whole);
-  replica->take(bucket, whole, kept, share);
+  replica->take(bucket, whole, local, share);
 }
 
 }  // namespace starling

@@ -52,8 +52,8 @@ class Replica {
 
   // Without all ranks: between those of the replica.
 
-  /// Waits until all have called it. Where it fails since a rank was lost, it does on none that has
-  /// called it or on all, unless one of them is more than a second behind.
+  /// Waits until all have called it. If a rank is lost, it fails on all ranks that have called it
+  /// or on none, unless one of them is more than a second behind.
   void barrier(const ExchangeLabel& label = {});
   /// values[i] = Σ over the ranks, in their order; at most one more than there are buckets.
   void sum(double* values, std::size_t count, const ExchangeLabel& label = {});
@@ -77,22 +77,22 @@ class Replica {
   virtual void await(int bucket) = 0;
   /// After share() of all buckets: where memory is shared, waits until it is whole.
   virtual void meet(const ExchangeLabel& label) = 0;
-  /// Makes of the parts in fp32 that the ranks have of a divided bucket what layers compute with:
-  /// `low` and `vectors` as Bucket has them, from `parameters`, whose part is rounded first.
+  /// Builds the tensors that layers read, `low` and `vectors` as in Bucket, from the fp32 parts
+  /// that the ranks have of a divided bucket. Rounds this rank's part, in `parameters`, first.
   virtual void show(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
                     const Tensor& vectors) = 0;
   /// Gathers a tensor of allocate() from the parts that the ranks have of the bucket, or of its
-  /// states. Where memory is shared it is `kept` itself.
-  virtual Tensor whole(const Bucket& bucket, const Tensor& kept) = 0;
-  /// Copies this rank's part of `whole` into `kept`; with `share` that of the first rank's `whole`.
-  /// Where memory is shared it does nothing.
-  virtual void take(const Bucket& bucket, const Tensor& whole, const Tensor& kept, bool share) = 0;
+  /// states. Where memory is shared it returns `local` unchanged.
+  virtual Tensor whole(const Bucket& bucket, const Tensor& local) = 0;
+  /// Copies this rank's part of `whole` into `local`; with `share` that of the first rank's
+  /// `whole`. Where memory is shared it does nothing.
+  virtual void take(const Bucket& bucket, const Tensor& whole, const Tensor& local, bool share) = 0;
 
  protected:
   Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
           double timeout_seconds);
-  /// Makes the control blocks, with `more` bytes behind them, of which pages are taken where they
-  /// are written.
+  /// Makes the control blocks, followed by `more` bytes, whose pages have memory once they are
+  /// written.
   void open_control(std::size_t buckets, std::size_t more);
   Exchange exchange_of(Exchange::Kind kind, std::vector<std::int64_t> parts) const;
 
@@ -133,10 +133,10 @@ std::unique_ptr<Replica> make_exchanging_replica(Transport& transport, int size,
 Tensor allocate_in(Replica* replica, Backend& backend, const Shape& shape, DType dtype,
                    ElementRange used);
 /// Replica::whole().
-Tensor whole_in(Replica* replica, const Bucket& bucket, const Tensor& kept);
+Tensor whole_in(Replica* replica, const Bucket& bucket, const Tensor& local);
 /// Sets a tensor of allocate_in(): `fill` writes all of it, of which this rank keeps what it uses.
 /// With `share` the first rank of a replica fills it for all.
-void fill_in(Replica* replica, const Bucket& bucket, const Tensor& kept, bool share,
+void fill_in(Replica* replica, const Bucket& bucket, const Tensor& local, bool share,
              const std::function<void(const Tensor& whole)>& fill);
 
 }  // namespace starling

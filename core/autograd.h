@@ -327,7 +327,7 @@ class PassExtension {
   virtual ~PassExtension() = default;
 };
 
-/// What the backward pass computes again instead of the forward pass keeping it, to the same bits.
+/// What the backward pass recomputes, bitwise equal, so that the forward pass need not store it.
 enum class Recompute : std::uint8_t {
   kNone,
   kCheap,  ///< norms and activations: less memory for a little more time
@@ -344,7 +344,7 @@ struct Pass {
   std::uint64_t dropout_counter = 0;
   /// Part of an earlier pass is being recomputed: running statistics must not be updated again
   bool recomputing = false;
-  /// To train on; the meta backend, which traces shapes, stands for any
+  /// Of the training run: differs from the backend's where shapes are traced on the meta backend
   DeviceType device = backend.device();
   Recompute recompute = usual_recompute(device);
   /// The backward pass will overwrite gradients (the first micro-batch of an update), not add to
@@ -352,9 +352,9 @@ struct Pass {
   bool overwrites = false;
   /// Factor on all gradients of this pass (fp16's loss scale), which the update divides out
   double loss_scale = 1.0;
-  /// int32 [N,T]: the places of a language model's tokens in their documents, where a sequence has
-  /// several. Causal attention stays in a document, and positions begin at 0 in each. Empty: a
-  /// sequence is one.
+  /// int32 [N,T]: position of each token within its document, for sequences packed from several
+  /// documents. Positions begin at 0 in each, and causal attention does not cross documents. Empty:
+  /// each sequence is one document.
   Tensor positions = {};
   std::vector<PassExtension*> extensions = {};  ///< null ones are ignored
   /// Called after each layer with its inputs and output; inner layers come before outer ones.

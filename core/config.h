@@ -54,8 +54,8 @@ struct ConfigKey {
 /// difference.
 class ConfigSection {
  public:
-  /// What to say of an unknown key beside the known ones, such as "; give optimizer.lr"; empty
-  /// where there is nothing to say. `section`: the path of the object that has the key.
+  /// What to say of an unknown key in addition to the known ones, such as "; give optimizer.lr";
+  /// empty where there is nothing to say. `section`: the path of the object that has the key.
   using Hint = std::function<std::string(const std::string& section, const std::string& key,
                                          const nlohmann::json& value)>;
 
@@ -180,7 +180,7 @@ class ConfigSection {
   /// leaves out.
   void mark_as_type_keys(bool on);
 
-  /// Refuses unknown keys of this object. In a description nothing behind the root's is run.
+  /// Refuses unknown keys of this object. In a description nothing after the root's is run.
   void finish() const;
   /// Every key with its value, defaults included, of this object and the sections made from it.
   nlohmann::json resolved() const;

@@ -140,11 +140,11 @@ std::string_view shortened(std::string_view name) {
 }
 
 /// Reads until the end, the limit or the end of the buffer; returns the size.
-std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
+std::size_t read_all(int descriptor, char* to, std::size_t capacity, int limit_ms) {
   std::size_t used = 0;
   timespec begin{}, now{};
   ::clock_gettime(CLOCK_MONOTONIC, &begin);
-  while (used < room) {
+  while (used < capacity) {
     ::clock_gettime(CLOCK_MONOTONIC, &now);
     const auto passed = static_cast<int>((now.tv_sec - begin.tv_sec) * 1000 +
                                          (now.tv_nsec - begin.tv_nsec) / 1'000'000);
@@ -152,7 +152,7 @@ std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
     const int ready = passed < limit_ms ? ::poll(&file, 1, limit_ms - passed) : 0;
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) break;
-    const ssize_t got = ::read(descriptor, to + used, room - used);
+    const ssize_t got = ::read(descriptor, to + used, capacity - used);
     if (got <= 0) break;
     used += static_cast<std::size_t>(got);
   }
@@ -162,7 +162,7 @@ std::size_t read_all(int descriptor, char* to, std::size_t room, int limit_ms) {
 /// Reads back what `write` puts into a pipe: text made without memory. It fits into a pipe, which
 /// holds 64 KiB.
 template <class Write>
-std::size_t text_of(const Write& write, char* to, std::size_t room) {
+std::size_t text_of(const Write& write, char* to, std::size_t capacity) {
   std::array<int, 2> pipe{-1, -1};
   if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) return 0;
   {
@@ -170,7 +170,7 @@ std::size_t text_of(const Write& write, char* to, std::size_t room) {
     write(out);
   }
   ::close(pipe[1]);
-  const std::size_t used = read_all(pipe[0], to, room, kNamesMs);
+  const std::size_t used = read_all(pipe[0], to, capacity, kNamesMs);
   ::close(pipe[0]);
   return used;
 }
@@ -192,7 +192,7 @@ void put_names(SignalText& out, std::string_view lines, bool demangle) {
 /// The stack as "f < g < h". Taking names apart needs memory, and the heap may be what is broken or
 /// locked: a copy of this process does it, which the system makes without asking the C library, and
 /// of which nobody waits longer than a moment.
-std::size_t stack_text(void* const* frames, int count, char* to, std::size_t room) {
+std::size_t stack_text(void* const* frames, int count, char* to, std::size_t capacity) {
   std::array<char, kLine> mangled{};
   const auto put_lines = [&](SignalText& out) {
     for (int i = 0; i < count; ++i) {
@@ -216,14 +216,14 @@ std::size_t stack_text(void* const* frames, int count, char* to, std::size_t roo
     }
     ::close(pipe[1]);
     if (child > 0) {
-      used = read_all(pipe[0], to, room, kNamesMs);
+      used = read_all(pipe[0], to, capacity, kNamesMs);
       ::kill(child, SIGKILL);  // it has finished, or was too slow
       ::waitpid(child, nullptr, 0);
     }
     ::close(pipe[0]);
   }
   if (used > 0) return used;
-  return text_of([&](SignalText& out) { put_names(out, lines, false); }, to, room);
+  return text_of([&](SignalText& out) { put_names(out, lines, false); }, to, capacity);
 }
 
 void end_by(int signal) {

@@ -417,15 +417,15 @@ bool all_finite(DType dtype, std::span<const std::byte> bytes) {
   }
 }
 
-std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& room) {
-  return tensor.source ? tensor.source(room) : std::span<const std::byte>(tensor.bytes);
+std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& buffer) {
+  return tensor.source ? tensor.source(buffer) : std::span<const std::byte>(tensor.bytes);
 }
 
 void each_piece(const FileTensor& tensor,
                 const std::function<void(std::span<const std::byte>)>& use) {
   if (tensor.pieces) return tensor.pieces(use);
-  std::vector<std::byte> room;
-  const std::span<const std::byte> bytes = bytes_of(tensor, room);
+  std::vector<std::byte> buffer;
+  const std::span<const std::byte> bytes = bytes_of(tensor, buffer);
   for (std::size_t at = 0; at < bytes.size(); at += kPiece)
     use(bytes.subspan(at, std::min(kPiece, bytes.size() - at)));
 }
@@ -473,10 +473,10 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
   output.write(&length, sizeof length);
   output.write(text.data(), text.size());
   ChecksumOfPieces sum;
-  std::vector<std::byte> room;
+  std::vector<std::byte> buffer;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
-    const std::span<const std::byte> bytes = bytes_of(tensor, room);
+    const std::span<const std::byte> bytes = bytes_of(tensor, buffer);
     digest.bytes += bytes.size();
     // Piece by piece: what was read for the checksum is still in the processor's cache when it is
     // written.
@@ -499,9 +499,9 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
 
 std::map<std::string, std::string> checksums_of(const SafetensorsFile& file) {
   std::map<std::string, std::string> sums;
-  std::vector<std::byte> room;
+  std::vector<std::byte> buffer;
   for (const auto& [name, tensor] : file.tensors) {
-    const std::span<const std::byte> bytes = bytes_of(tensor, room);
+    const std::span<const std::byte> bytes = bytes_of(tensor, buffer);
     sums[name] = checksum(bytes.data(), bytes.size());
   }
   return sums;

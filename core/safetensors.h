@@ -19,11 +19,11 @@ struct FileTensor {
   DType dtype = DType::kFloat32;
   Shape shape;
   std::vector<std::byte> bytes;
-  /// Instead of `bytes`: returns existing memory, or generates the bytes in `room`; of a file that
-  /// is read later (Reading), reads them. Called twice in writing, for the checksum and for the
-  /// file.
-  std::function<std::span<const std::byte>(std::vector<std::byte>& room)> source = {};
-  /// Beside `source`, of a file that is read later: reads the bytes for each_piece().
+  /// Instead of `bytes`: returns existing memory, or generates the bytes in `buffer`; of a file
+  /// that is read later (Reading), reads them. Called twice in writing, for the checksum and for
+  /// the file.
+  std::function<std::span<const std::byte>(std::vector<std::byte>& buffer)> source = {};
+  /// With `source`, of a file that is read later: reads the bytes for each_piece().
   std::function<void(const std::function<void(std::span<const std::byte>)>& use)> pieces = {};
 };
 
@@ -42,8 +42,8 @@ struct FileDigest {
   std::map<std::string, std::string> tensors;
 };
 
-/// The bytes of a tensor, in `room` where it has none of its own.
-std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& room);
+/// The bytes of a tensor, in `buffer` where it has none of its own.
+std::span<const std::byte> bytes_of(const FileTensor& tensor, std::vector<std::byte>& buffer);
 /// Calls use() with the bytes in their order, in pieces of whole numbers that stay in the
 /// processor's cache: a large model is read faster than memory for it could be taken. What is wrong
 /// with a file's bytes may be told only after the last piece.

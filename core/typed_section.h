@@ -9,7 +9,7 @@
 namespace starling {
 
 /// A section's finish() says of a key that `type` does not have and other types of the registry do:
-/// "is not a key of sgd, but of adam, adamw". `args`: what its makers take beside a section;
+/// "is not a key of sgd, but of adam, adamw". `args`: what its makers take besides a section;
 /// copied.
 template <class R, class... Args>
 void know_types(const R& registry, const std::string& type, ConfigSection& section,

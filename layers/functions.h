@@ -205,7 +205,7 @@ Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pas
 /// gelu(linear(x, …)) in the tanh form: where the backend can, in the product's own pass. Of a
 /// linear() that alone takes the result, the gradient goes through GELU in its product, too.
 Variable linear_gelu(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass);
-/// A term of low rank beside a matrix: scale · (x · aᵀ) · bᵀ, with a of R×I and b of O×R: LoRA
+/// A term of low rank, added to a matrix: scale · (x · aᵀ) · bᵀ, with a of R×I and b of O×R: LoRA
 /// (arXiv 2106.09685).
 struct LowRank {
   Parameter *a = nullptr, *b = nullptr;

@@ -118,7 +118,8 @@ class Layer {
   /// bad_shape() if `input` does not fit.
   virtual Shape build(const Shape& input);
   virtual Variable compute(const Variable& x, Pass& pass);
-  /// Overridden instead of these two by layers with several inputs. By default they take one.
+  /// Overridden instead of these two by layers with several inputs. By default they accept exactly
+  /// one.
   virtual Shape build_several(Shapes inputs);
   virtual Variable compute_several(Values inputs, Pass& pass);
   /// The layer's capabilities, checked before training. The default is those of the built-in
@@ -152,9 +153,9 @@ class Layer {
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// What forward() does around compute(): it checks inputs and output, recomputes a block, opens a
-  /// trace range, adds the layer's name to errors. For layers with a second entry point. The
-  /// backward pass may call `body` again, with the values of the inputs, if this is a block.
+  /// Wraps `body` in what forward() adds to compute(): checks of inputs and output, recomputation
+  /// of a block, a trace range, the layer's name in errors. For layers with a second entry point.
+  /// If this is a block, the backward pass may call `body` again, with the values of the inputs.
   using Body = std::function<Variable(Values inputs, Pass& pass)>;
   Variable shell(Values inputs, Pass& pass, const Body& body);
   Variable shell(const Variable& x, Pass& pass, const Body& body) {
@@ -228,8 +229,8 @@ class Model {
   /// parameters in it (see refresh_low()). For tests, evaluation and tracing on the meta backend;
   /// the trainer uses buckets.
   void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
-  /// Allocates tensors that are in no bucket: buffers, and frozen parameters. `base`: where it is
-  /// given, gives memory for those of a base alone (Parameter::In).
+  /// Allocates tensors that are in no bucket: buffers, and frozen parameters. `base`: if not empty,
+  /// allocates the tensors of a frozen base model (Parameter::In::kBase).
   void allocate_rest(Backend& backend, DType dtype, DType compute = DType::kFloat32,
                      const std::function<Tensor(const Shape&, DType)>& base = {});
   /// Updates the low-precision copies after initialising or loading parameters.
@@ -241,7 +242,8 @@ class Model {
   /// The number of samples that initialise() needs.
   std::int64_t first_samples() const { return root_->first_samples(); }
   /// Writes initial values. Number i of tensor k depends on (seed, k, i) only, and for some layers
-  /// on the samples. `draws`: of which parameters; empty: of all. The others keep what they hold.
+  /// on the samples. `draws`: which parameters to initialise; empty: all. The others keep their
+  /// values.
   void initialise(std::uint64_t seed, const FirstSamples& samples = {},
                   const std::function<bool(const Parameter&)>& draws = {});
 

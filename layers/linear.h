@@ -32,8 +32,8 @@ class Linear : public Layer {
   Variable forward_gelu(const Variable& x, Pass& pass);
   Parameter& weight() { return *weight_; }
 
-  /// A term of low rank beside the weight, (alpha / rank) · B · A · dropout(x), with tensors named
-  /// as PEFT's: lora_A.weight (R×I, from U(±1/sqrt(I))) and lora_B.weight (O×R, zeros).
+  /// A term of low rank, added to the weight: (alpha / rank) · B · A · dropout(x), with tensors
+  /// named as PEFT's: lora_A.weight (R×I, from U(±1/sqrt(I))) and lora_B.weight (O×R, zeros).
   struct Adapter {
     std::int64_t rank = 8;
     double alpha = 16.0;
@@ -55,7 +55,7 @@ class Linear : public Layer {
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
   functions::LowRank term_;  ///< of adapt()
-  double dropout_ = 0.0;     ///< of that
+  double dropout_ = 0.0;     ///< of adapt()
 };
 
 }  // namespace starling

@@ -159,8 +159,8 @@ std::unique_ptr<Topology> make_static_ring(ConfigSection& section, const RankLay
   });
 }
 
-/// r × c ranks, row by row, r the largest divisor of n up to sqrt(n); every rank with the four
-/// beside it, around the edges. A prime number of ranks is one row: a static ring.
+/// r × c ranks, row by row, r the largest divisor of n up to sqrt(n); every rank with its four
+/// neighbours, around the edges. A prime number of ranks is one row: a static ring.
 std::unique_ptr<Topology> make_torus(ConfigSection& section, const RankLayout& site) {
   const int n = site.ranks;
   int rows = 1;

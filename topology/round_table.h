@@ -50,8 +50,7 @@ class WithGlobalRounds final : public Topology {
  public:
   WithGlobalRounds(const Topology& inner, std::int64_t every)
       : Topology(inner.ranks()), inner_(inner), every_(every) {}
-  /// Number of rounds after which both come to an end together; 0 where nobody would plan so many
-  /// ahead.
+  /// Number of rounds after which both end together; 0 if that is more than anybody plans ahead.
   std::int64_t period() const override {
     if (every_ == 1) return 1;
     if (inner_.period() == 0) return 0;

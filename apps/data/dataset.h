@@ -40,14 +40,14 @@ struct TensorInfo {
 /// The samples that data.val_fraction has set aside from the training set for tests, in a form that
 /// identifies them again in a data set to which samples were added or removed. Each sample has a
 /// pseudo-random draw, made from the seed and its name; a sample is a test if its draw is at most
-/// its class's `most`.
+/// its class's threshold, `most`.
 struct TestShare {
   std::uint64_t seed = 0;
   std::vector<std::optional<std::uint64_t>> most;  ///< by class; empty: no tests of that class
   std::int64_t tests = 0;                          ///< how many there were; 0: unknown
-  std::uint64_t digest = 0;                        ///< sum of their draws, to recognise them by
-  /// What a draw is made from: "values" of a table's row; empty: names, and in older files the text
-  /// of a row
+  std::uint64_t digest = 0;                        ///< sum of their draws, which identifies the set
+  /// What a draw hashes: "values" of a table's row; empty: names, and in older files the text of a
+  /// row
   std::string by = {};
 };
 
@@ -120,7 +120,8 @@ class Dataset {
   /// Samples that could not be read so far, each once, if data.on_bad_image tolerates them; in
   /// training other samples replace them.
   virtual std::vector<std::int64_t> bad_samples() const { return {}; }
-  /// Whether a test sample is excluded. Known once it was read; what read() wrote is not an image.
+  /// Whether a test sample is excluded. Valid after read() of that sample, whose image must then be
+  /// ignored.
   virtual bool left_out(std::int64_t test_sample) const { return (void)test_sample, false; }
 
   // --- Settings that come from elsewhere, before open()

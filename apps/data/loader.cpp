@@ -137,7 +137,7 @@ struct Loader::State {
     for (BatchMaker::Slot& slot : slots) {
       try {
         maker->settle(slot);
-      } catch (...) {  // an error of earlier work on the device, which its own waits report
+      } catch (...) {  // an error of earlier work on the device: the wait for that reports it
       }
     }
   }
@@ -155,7 +155,7 @@ struct Loader::State {
     return normalised({position.epoch, position.batch + 1});
   }
 
-  /// A member's runs of all members' samples.
+  /// This member's batches of the samples that its replica was dealt.
   std::vector<std::int64_t> share_of(std::vector<std::int64_t> order, int member) const {
     std::vector<std::int64_t> share;
     for (std::int64_t first = member * settings.batch_size;

@@ -45,14 +45,14 @@ struct RankActivity {
   const RecordedEvent* wait = nullptr;
   const RecordedEvent* load = nullptr;  ///< an unfinished wait for the data loader, or null
   const RecordedEvent* last = nullptr;
-  const RecordedEvent* aside = nullptr;  ///< an unfinished test or checkpoint
+  const RecordedEvent* in_test_or_checkpoint = nullptr;  ///< an unfinished test or checkpoint
   std::int64_t step = -1;
   bool first_to_give_up = false;
-  Ranks timed_out, lost;  ///< ranks that it reported so
+  Ranks timed_out, lost;  ///< ranks that it reported as late beyond the limit, and as lost
   /// Ranks that it has reported as late during the current wait
   Ranks late;
   /// By rank: the last event about the state of that rank's process as the kernel reports it
-  std::map<int, const RecordedEvent*> found;
+  std::map<int, const RecordedEvent*> observed_states;
   /// Name of what it waits for.
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
@@ -92,9 +92,9 @@ RankActivity activity_of(const FlightRecord& record, std::int64_t end) {
       case FlightEvent::kLoad: now.load = &event; break;
       case FlightEvent::kLoaded: now.load = nullptr; break;
       case FlightEvent::kCheckpoint:
-      case FlightEvent::kTest: now.aside = &event; break;
+      case FlightEvent::kTest: now.in_test_or_checkpoint = &event; break;
       case FlightEvent::kSaved:
-      case FlightEvent::kTested: now.aside = nullptr; break;
+      case FlightEvent::kTested: now.in_test_or_checkpoint = nullptr; break;
       case FlightEvent::kTimeout:
         now.timed_out = event.ranks;
         now.first_to_give_up = event.us <= end;
@@ -102,7 +102,9 @@ RankActivity activity_of(const FlightRecord& record, std::int64_t end) {
       case FlightEvent::kLost:
         now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end());
         continue;
-      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = &event; continue;
+      case FlightEvent::kFound:
+        now.observed_states[static_cast<int>(event.place.round)] = &event;
+        continue;
       case FlightEvent::kLate:
         now.late.insert(now.late.end(), event.ranks.begin(), event.ranks.end());
         continue;
@@ -213,6 +215,7 @@ class Blame {
     return wait.place.lane != 0 && at(other).wait;
   }
 
+  /// Ranks that `rank` waits for and that have not done their part.
   Ranks culprits_of(int rank) const {
     const RecordedEvent& wait = *at(rank).wait;
     Ranks found;
@@ -277,8 +280,9 @@ class Blame {
   /// itself has given up: it then waits for the disk because it writes its record.
   std::string observed_state(int rank) const {
     for (int i = 0; i < ranks(); ++i) {
-      const auto it = at(i).found.find(rank);
-      if (it == at(i).found.end() || (record(rank) && it->second->us >= gave_up_at(*record(rank))))
+      const auto it = at(i).observed_states.find(rank);
+      if (it == at(i).observed_states.end() ||
+          (record(rank) && it->second->us >= gave_up_at(*record(rank))))
         continue;
       return fmt::format("{}, as rank {} saw; ", it->second->what, i);
     }
@@ -302,17 +306,17 @@ class Blame {
     if (now.load)
       return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
     if (now.wait)
-      return fmt::format(
-          "{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
-          awaited_by(rank).empty() ? ", in which all others have done their part" : "");
+      return fmt::format("{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
+                         awaited_by(rank).empty() ? ", which all other ranks have started" : "");
     if (!now.last) return "it has recorded nothing";
     std::string what(event_name(now.last->event));
     if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
-    const char* aside = !now.aside                               ? ""
-                        : now.aside->event == FlightEvent::kTest ? ", in a test"
-                                                                 : ", in a checkpoint";
-    return fmt::format("{}{} it waits for nobody; its last event is \"{}\" {}", step, aside, what,
-                       since(now.last->us));
+    const char* where = !now.in_test_or_checkpoint ? ""
+                        : now.in_test_or_checkpoint->event == FlightEvent::kTest
+                            ? ", in a test"
+                            : ", in a checkpoint";
+    return fmt::format("{}{} it is not waiting for another rank; its last event is \"{}\" {}", step,
+                       where, what, since(now.last->us));
   }
 
   std::string cause() const {
@@ -353,7 +357,7 @@ class Blame {
           observed_state(gone.front()), verb(gone, "its", "their"));
     }
     if (!unread.empty())
-      return fmt::format("cause: not known, as of {} the record is damaged", names(unread));
+      return fmt::format("cause: unknown: the record of {} is damaged", names(unread));
     Ranks roots, in_waits;
     for (const int rank : blamed) {
       if (!at(rank).wait) roots.push_back(rank);
@@ -369,16 +373,16 @@ class Blame {
     if (const Ranks circle = find_cycle(); circle.size() > 1)
       return fmt::format(
           "cause: {} wait for each other{}", names(circle),
-          divergence_ ? ", as they issued different things"
-                      : " for what they have started alike: look at the network between them");
+          divergence_ ? ", because they issued different operations"
+                      : ", although each has started its side: check the network between them");
     if (!in_waits.empty()) return by(in_waits.front());
     if (!culprits_.empty() && divergence_)
-      return fmt::format("cause: {} wait for what was issued otherwise elsewhere",
+      return fmt::format("cause: {} wait for operations that other ranks issued in another order",
                          names(waiting_ranks()));
     if (!culprits_.empty()) {
       return fmt::format(
-          "cause: all of {} have started what they wait for: look at the network between them, and "
-          "for slow ranks",
+          "cause: all of {} have started what they wait for: check the network between them, and "
+          "look for slow ranks",
           names(waiting_ranks()));
     }
     for (int i = 0; i < ranks(); ++i) {
@@ -419,7 +423,7 @@ class Blame {
                                   ? "between host " + *hosts.begin() + " and the others"
                                   : fmt::format("between hosts {}", fmt::join(hosts, " and "));
     return fmt::format(
-        "cause: the network {}: {} missed others there, all of which went on; look at cables, "
+        "cause: the network {}: {} lost contact with ranks that kept running; check cables, "
         "switches and firewalls",
         where, names(witnesses));
   }
@@ -548,10 +552,9 @@ class Blame {
   }
 
   std::string order() const {
-    std::string note =
-        missing_.empty() ? "" : fmt::format("; of {} nothing is known", names(missing_));
+    std::string note = missing_.empty() ? "" : fmt::format("; no record of {}", names(missing_));
     if (divergence_)
-      return fmt::format("order: ranks part at {}: {}{}", clock_text(divergence_->us),
+      return fmt::format("order: ranks diverge at {}: {}{}", clock_text(divergence_->us),
                          divergence_->text, note);
     std::int64_t least = INT64_MAX, most = -1;
     Ranks behind, ahead;
@@ -591,11 +594,11 @@ std::string start_text(const FlightRecords& records) {
   std::tm local{};
   ::localtime_r(&seconds, &local);
   return fmt::format(
-      "these records are of {} {:%Y-%m-%d} {}{}{}", records.start > 0 ? "the start of" : "", local,
-      clock_text(us), records.not_newest ? ", not the newest one, which has left no record" : "",
+      "records of {} {:%Y-%m-%d} {}{}{}", records.start > 0 ? "the run started" : "the run of",
+      local, clock_text(us), records.not_newest ? "; the newest start left no record" : "",
       records.earlier.empty()
           ? ""
-          : fmt::format("; left out, as of earlier starts: {}", names(records.earlier)));
+          : fmt::format("; ignored, from earlier starts: {}", names(records.earlier)));
 }
 
 std::string blame(const FlightRecords& records) { return Blame(records).text(); }

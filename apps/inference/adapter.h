@@ -7,9 +7,9 @@
 #include "core/safetensors.h"
 #include "layers/layer.h"
 
-// Adapters: matrices of low rank that a run trains beside a base, a model which stays as it is
-// (LoRA, Hu et al. 2021, arXiv 2106.09685). Files of such a run, and folders of PEFT's, have what
-// was trained alone, and say which base it goes with.
+// Adapters: matrices of low rank that a run trains in addition to a base, a model which stays as it
+// is (LoRA, Hu et al. 2021, arXiv 2106.09685). Files of such a run, and folders of PEFT's, have
+// what was trained alone, and say which base it goes with.
 
 namespace starling {
 

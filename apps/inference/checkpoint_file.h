@@ -16,7 +16,7 @@ namespace starling {
 /// `RUN/checkpoints/best`, with `rank-R.safetensors` of each rank that made it, and `DONE`, a JSON
 /// object with its own checksum, the step and, per file, its digest.
 ///
-/// What ranks have alike is written once. Where a rank's file has the metadata entry
+/// What is equal on all ranks is written once. Where a rank's file has the metadata entry
 /// kSharedTensors, a JSON object {TENSOR: RANK}, it lacks those tensors: they are in that rank's
 /// file, a lower one's, which has them itself.
 ///

@@ -14,7 +14,7 @@ namespace starling {
 
 struct ModelDescription;
 
-/// What a folder of Hugging Face's has beside a model's weights and tokenizer. A model file keeps
+/// What a folder of Hugging Face's has besides a model's weights and tokenizer. A model file keeps
 /// it as its metadata starling.companions, from `init` to the export.
 struct Companions {
   /// By name: tokenizer_config.json, special_tokens_map.json, generation_config.json,

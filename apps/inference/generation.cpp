@@ -37,7 +37,7 @@ void keep_most_probable(std::vector<double>& weights, double top_p) {
   for (auto left = heap.begin(); left != end; ++left) weights[*left] = 0.0;
 }
 
-/// A language model's hidden states behind `tokens`, of other models the logits: a row for each.
+/// A language model's hidden states after `tokens`, of other models the logits: a row for each.
 Tensor outputs_of(Model& model, std::vector<std::int32_t> tokens, KeyValueCache* cache,
                   Pass& pass) {
   LanguageModel* const text = model.language_model();

@@ -385,9 +385,9 @@ void narrow(SafetensorsFile& file, DType type) {
   for (auto& [name, tensor] : file.tensors) {
     auto wide = std::make_shared<const FileTensor>(std::move(tensor));
     tensor = {type, wide->shape, {}};
-    tensor.source = [wide, type](std::vector<std::byte>& room) -> std::span<const std::byte> {
+    tensor.source = [wide, type](std::vector<std::byte>& buffer) -> std::span<const std::byte> {
       std::vector<std::byte> memory;
-      return room = converted(bytes_of(*wide, memory), DType::kFloat32, type);
+      return buffer = converted(bytes_of(*wide, memory), DType::kFloat32, type);
     };
   }
 }

@@ -17,8 +17,8 @@ namespace starling {
 /// where model.type is none that transformers' AutoModelForCausalLM has under these names.
 nlohmann::json hugging_face_config(const nlohmann::json& model);
 
-/// Section `model` that the config.json beside a model file says, with all keys but the defaults of
-/// its type. Error(kUsage) names file and key of what is not computed here.
+/// Section `model` that the config.json next to a model file says, with all keys but the defaults
+/// of its type. Error(kUsage) names file and key of what is not computed here.
 nlohmann::json section_beside(const std::string& model_file);
 
 /// A config whose model is `{"type": "pretrained", "path": DIR}` with that model's own section in
@@ -28,18 +28,18 @@ nlohmann::json with_pretrained(nlohmann::json config, const std::string& source)
 /// Describes `pretrained` among the models; with_pretrained() is what makes it.
 void add_pretrained_model(ModelRegistry& registry);
 
-/// Error(kUsage), which names file and key, where the config.json beside a file of initial values
+/// Error(kUsage), which names file and key, where the config.json next to a file of initial values
 /// says that they are of another model than section `model`, or of one that computes what is not
-/// computed here: other scaled rotary embeddings, another activation. Sizes of tensors
-/// for which `skipped` says true may be others. Nothing where there is no config.json, or one that
-/// is not of Hugging Face's form.
+/// computed here: other scaled rotary embeddings, another activation. Sizes of tensors for which
+/// `skipped` says true may be others. Nothing where there is no config.json, or one that is not of
+/// Hugging Face's form.
 void check_hugging_face_config(const std::string& model_file, const nlohmann::json& model,
                                const std::function<bool(const std::string&)>& skipped = {});
 
 /// Error(kUsage) where a tokenizer has more tokens than the model's table of them rows.
 void check_vocabulary(const Tokenizer& tokenizer, const std::string& source, std::int64_t rows);
 
-/// The file of the tokenizer beside a model file: tokenizer.json, or GPT-2's vocab.json; empty
+/// The file of the tokenizer next to a model file: tokenizer.json, or GPT-2's vocab.json; empty
 /// where there is none.
 std::string tokenizer_beside(const std::string& model_file);
 
@@ -49,11 +49,11 @@ std::string tokenizer_beside(const std::string& model_file);
 SafetensorsFile read_described(const std::string& model_file, bool tensors = true);
 
 /// Writes `destination`, an empty or new folder: model.safetensors, or files of at most `most`
-/// bytes and model.safetensors.index.json, config.json, where the model
-/// has a tokenizer tokenizer.json and tokenizer_config.json, and what it has beside (Companions).
-/// Of a model of text that transformers does not have, such as a plug-in's, config.json is its
-/// section `model`, with `type` as model_type. `run`: a run's folder, or its model.safetensors. An
-/// adapter's becomes PEFT's folder (export_adapter()), unless it `merges` it with its base.
+/// bytes and model.safetensors.index.json, config.json, where the model has a tokenizer
+/// tokenizer.json and tokenizer_config.json, and what else it has (Companions). Of a model of text
+/// that transformers does not have, such as a plug-in's, config.json is its section `model`, with
+/// `type` as model_type. `run`: a run's folder, or its model.safetensors. An adapter's becomes
+/// PEFT's folder (export_adapter()), unless it `merges` it with its base.
 void export_to_hugging_face(const std::string& run, const std::string& destination,
                             bool merges = false, std::uint64_t most = UINT64_MAX);
 /// A folder for an export's files. Error(kUsage) where it has some.

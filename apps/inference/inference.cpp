@@ -84,7 +84,7 @@ class LoadedModel final : public InferenceModel {
     is_text_ = model_->language_model() || says(config, "/task/type", "language_model");
     bounds_ = text_bounds(description_);
     if (says(config, "/data/type", "chat")) chat_data_ = config["data"].value("template", "");
-    if (chat_data_ == "auto") chat_data_.clear();  // as beside the model
+    if (chat_data_ == "auto") chat_data_.clear();  // as next to the model
     views_ = described_views(config, source_);
     if (is_language_model() && !description_.tokenizer.empty()) {
       tokenizer_ = Tokenizer::parse(description_.tokenizer, source_ + ": starling.tokenizer");

@@ -56,7 +56,7 @@ struct Generated {
   double tokens_per_second = 0.0;  ///< including the prompt's pass
 };
 
-/// How likely a text is behind another.
+/// How likely a text is after another.
 struct TextScore {
   double logprob = 0.0;     ///< natural logarithm of its probability
   std::int64_t tokens = 0;  ///< its
@@ -123,7 +123,7 @@ class InferenceModel {
 
   /// The assistant's next message of a conversation, written as a chat template (apps/text/chat.h)
   /// has it, at whose marker it ends. `chat_template`: its name; auto: that of the data that the
-  /// model was trained on, or the one beside the model. Error(kUsage) where neither is known, or
+  /// model was trained on, or the one next to the model. Error(kUsage) where neither is known, or
   /// the tokenizer lacks a marker.
   virtual Generated chat(std::span<const ChatMessage> messages, const std::string& chat_template,
                          const GenerateOptions& options = {}, const EachPiece& each = {}) = 0;

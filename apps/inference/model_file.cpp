@@ -89,12 +89,13 @@ void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& fi
   file = {.dtype = tensor.dtype(), .shape = file_shape(tensor.shape(), layout), .bytes = {}};
   const bool lies = tensor.backend().device() == DeviceType::kCpu &&
                     (layout == TensorLayout::kPlain || layout == TensorLayout::kImageScale);
-  file.source = [tensor, layout, lies](std::vector<std::byte>& room) -> std::span<const std::byte> {
+  file.source = [tensor, layout,
+                 lies](std::vector<std::byte>& buffer) -> std::span<const std::byte> {
     if (lies) return {tensor.raw(), tensor.bytes()};
-    FileTensor made{.bytes = std::move(room)};
+    FileTensor made{.bytes = std::move(buffer)};
     to_file_tensor(tensor, layout, made);
-    room = std::move(made.bytes);
-    return room;
+    buffer = std::move(made.bytes);
+    return buffer;
   };
 }
 
@@ -168,8 +169,8 @@ void take_names(SafetensorsFile& file, const std::string& source, const Model& m
   for (const auto& [copy, original] : names.copies) {
     const auto found = file.tensors.find(copy), of = file.tensors.find(original);
     if (own.count(copy) > 0 || found == file.tensors.end() || of == file.tensors.end()) continue;
-    std::vector<std::byte> room, other;
-    const std::span<const std::byte> a = bytes_of(found->second, room),
+    std::vector<std::byte> buffer, other;
+    const std::span<const std::byte> a = bytes_of(found->second, buffer),
                                      b = bytes_of(of->second, other);
     if (found->second.shape != of->second.shape || found->second.dtype != of->second.dtype ||
         !std::equal(a.begin(), a.end(), b.begin(), b.end()))

@@ -26,9 +26,9 @@ ModelSource find_model(const std::string& path);
 /// Reads what find_model() found: tensors under the model's own names, and what the file says of
 /// the model. Tensors for whose names `left_out` says true are not read. A checkpoint's are the
 /// mean of its ranks as a run's end would have written it, but for batch norm's statistics, which
-/// no training batch has gone into again. That which find_model() chose last is not read anew.
-/// A path that ends with kIndexFile is that of a model in several files, whose tensors it names;
-/// one in none, in two, or in another than it says is Error(kUsage). With Reading::kLater a file's
+/// no training batch has gone into again. That which find_model() chose last is not read again. A
+/// path that ends with kIndexFile is that of a model in several files, whose tensors it names; one
+/// in none, in two, or in another than it says is Error(kUsage). With Reading::kLater a file's
 /// tensors are read when they are asked for.
 SafetensorsFile read_model(const std::string& path,
                            const std::function<bool(const std::string&)>& left_out = {},

@@ -11,8 +11,8 @@
 
 namespace starling {
 
-/// Reads the rows of a file as inputs, its columns by name, in whatever order it has them beside
-/// others. Error(kUsage) names file, row and column.
+/// Reads the rows of a file as inputs, its columns by name, in any order and among any others.
+/// Error(kUsage) names file, row and column.
 class TableReader {
  public:
   /// `why`: what errors say of columns that the file has not.

@@ -11,7 +11,7 @@ namespace starling {
 
 /// A way of showing a test image; outputs are summed with these weights (test-time augmentation).
 struct TestView {
-  /// The image's window begins so many pixels further; beyond its rim it is mirrored
+  /// By how many pixels the image's window is shifted; beyond its rim it is mirrored
   std::int32_t down = 0, right = 0;
   bool mirrored = false;  ///< left to right
   double weight = 1.0;

@@ -25,8 +25,8 @@ class RunLog {
  public:
   /// Error(kUsage) where the folder is none, or holds no run.
   explicit RunLog(std::string folder);
-  /// Reads what has been added since; true where something has. A run that was begun anew in the
-  /// folder, or went on from before what was read last, is read from its start.
+  /// Reads what has been added since; true where something has. A run that was restarted in the
+  /// folder, or continued from before what was read last, is read from its start.
   bool refresh();
 
   const std::string& folder() const { return folder_; }

@@ -49,7 +49,7 @@ summary{cursor:pointer;font-size:12px;color:var(--soft)}
 @media print{:root{--back:#fff;--card:#fff;--text:#000;--soft:#333;--rule:#ccc}body{max-width:none}figure{break-inside:avoid}details,.axes>label{display:none}}
 )css";
 
-/// Every two seconds the page's content anew, with what was chosen and opened kept so.
+/// Renews the page's content every two seconds; what was chosen and opened stays so.
 inline constexpr const char* kFollowScript = R"js(
 const main=document.getElementById('main'),state=document.getElementById('state');let tag='';
 async function look(){

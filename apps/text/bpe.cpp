@@ -312,11 +312,11 @@ class Bpe final : public Tokenizer {
   std::string_view valid(std::string_view text, std::string& mended) const {
     if (!is_utf8(text)) text = mended = repaired_utf8(text);
     if (!parts_.composed) return text;
-    std::string room, whole;
-    if (unicode::composed(text, room).data() == text.data()) return text;
+    std::string buffer, whole;
+    if (unicode::composed(text, buffer).data() == text.data()) return text;
     // Added tokens are found before, and stay as they are
     early_.divide(
-        text, [&](std::string_view piece) { whole += unicode::composed(piece, room); },
+        text, [&](std::string_view piece) { whole += unicode::composed(piece, buffer); },
         [&](std::int32_t token) { whole += bytes_of(token); });
     return mended = std::move(whole);
   }

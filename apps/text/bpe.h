@@ -23,7 +23,7 @@ struct BpeParts {
   struct Added {
     std::int32_t token = 0;
     std::string content = {};
-    bool left_blanks = false, right_blanks = false;  ///< takes the white space beside it, too
+    bool left_blanks = false, right_blanks = false;  ///< takes the white space next to it, too
     bool special = true;                             ///< transformers' flag
     bool late = false;  ///< is looked for where the others have not been found
   };

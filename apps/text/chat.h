@@ -24,7 +24,7 @@ struct ChatMessage {
 std::vector<ChatMessage> parse_chat(std::string_view line, const std::string& file,
                                     std::int64_t number);
 
-/// What the files beside a tokenizer say of conversations.
+/// What the files next to a tokenizer say about conversations.
 struct ChatSource {
   std::string jinja;  ///< the chat template; empty: there is none
   std::string eos;    ///< the token that ends a text; empty: not said

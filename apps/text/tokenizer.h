@@ -18,7 +18,7 @@ class Tokenizer {
  public:
   /// 256 tokens, one for each byte; lossless for any bytes.
   static std::shared_ptr<const Tokenizer> bytes();
-  /// `bytes`; Hugging Face's tokenizer.json; GPT-2's vocab.json with merges.txt beside it; or a
+  /// `bytes`; Hugging Face's tokenizer.json; GPT-2's vocab.json with merges.txt next to it; or a
   /// file of ranks as tiktoken's, with the name of the pattern that divides texts into words
   /// (pattern_names(); empty: by the file's name).
   static std::shared_ptr<const Tokenizer> read(const std::string& path,

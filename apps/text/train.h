@@ -17,8 +17,8 @@ namespace starling {
 /// letters that stand for other bytes.
 void check_special_tokens(const std::vector<std::string>& special);
 
-/// Makes a tokenizer of byte-level BPE from texts: again and again the two tokens that stand beside
-/// each other most often become one; of equally frequent ones those of the lowest numbers, as in
+/// Makes a tokenizer of byte-level BPE from texts: again and again the two tokens that stand next
+/// to each other most often become one; of equally frequent ones those of the lowest numbers, as in
 /// Hugging Face's BpeTrainer. The same texts give the same tokenizer on any number of threads.
 class BpeTrainer {
  public:

@@ -193,11 +193,11 @@ std::size_t without_blanks(std::string_view text) {
   return end;
 }
 
-std::string_view composed(std::string_view text, std::string& room) {
+std::string_view composed(std::string_view text, std::string& buffer) {
   static const Forms forms;
   const char* const data = text.data();
   std::size_t at = 0, before = 0, done = 0;  // `before`: where the character before `at` begins
-  room.clear();
+  buffer.clear();
   std::u32string piece;
   while (at < text.size()) {
     if (static_cast<unsigned char>(data[at]) < 0x80) {
@@ -219,13 +219,13 @@ std::string_view composed(std::string_view text, std::string& room) {
       at += next.bytes;
     }
     forms.compose(piece);
-    room.append(text.substr(done, begin - done));
-    for (const char32_t code : piece) append_utf8(room, code);
+    buffer.append(text.substr(done, begin - done));
+    for (const char32_t code : piece) append_utf8(buffer, code);
     before = done = at;
   }
   if (done == 0) return text;
-  room.append(text.substr(done));
-  return room;
+  buffer.append(text.substr(done));
+  return buffer;
 }
 
 }  // namespace starling::unicode

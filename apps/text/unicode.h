@@ -23,7 +23,7 @@ bool is_blank(std::uint32_t code);
 /// The length of a text without such at its end.
 std::size_t without_blanks(std::string_view text);
 
-/// Normal form C (Unicode Standard Annex 15) of valid UTF-8: `room` where it differs.
-std::string_view composed(std::string_view text, std::string& room);
+/// Normal form C (Unicode Standard Annex 15) of valid UTF-8: `buffer` where it differs.
+std::string_view composed(std::string_view text, std::string& buffer);
 
 }  // namespace starling::unicode

@@ -182,8 +182,8 @@ class Comparison {
 
 std::string path_of(const Layer& layer) { return layer.name().empty() ? "model" : layer.name(); }
 
-/// What to check of a layer beside value i of those that it takes; the others stay. Of a layer of
-/// layers, the parameters of its own: the others are compared where they belong.
+/// What to check of a layer besides value i of its inputs; the others stay. Of a layer of layers,
+/// the parameters of its own: the others are compared where they belong.
 Subject subject_of(Layer& layer, std::vector<Variable> values, std::size_t i) {
   Subject subject{.name = path_of(layer)};
   if (i > 0) subject.input += fmt::format(" {}", i + 1);

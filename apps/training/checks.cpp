@@ -13,11 +13,12 @@
 // Checks of a trainer: parameters that were not updated, numbers, differences from a checkpoint.
 namespace starling {
 
-void Trainer::note_beginning() {
+void Trainer::record_initial_checksums() {
   first_step_ = step_;
-  beginning_.clear();
+  initial_checksums_.clear();
   for (const Bucket& bucket : buckets_)
-    beginning_.push_back(tensor_checksum(whole_in(replica_.get(), bucket, bucket.parameters)));
+    initial_checksums_.push_back(
+        tensor_checksum(whole_in(replica_.get(), bucket, bucket.parameters)));
 }
 
 void Trainer::check_updated() const {
@@ -31,7 +32,7 @@ void Trainer::check_updated() const {
   scheduler_->before_reads();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Tensor whole = whole_in(replica_.get(), buckets_[b], buckets_[b].parameters);
-    if (tensor_checksum(whole) != beginning_[b]) continue;
+    if (tensor_checksum(whole) != initial_checksums_[b]) continue;
     bool taken = false;
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
       const std::size_t group = config_.optimizer.group_of(*slot.parameter);
@@ -78,7 +79,7 @@ void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
       });
 }
 
-void Trainer::tell_changes(const SafetensorsFile& file, const std::string& source) const {
+void Trainer::warn_of_changes(const SafetensorsFile& file, const std::string& source) const {
   if (const auto made = file.metadata.find(kThreads);
       made != file.metadata.end() && made->second != threads_text()) {
     log::info(

@@ -45,15 +45,18 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSecret = "/secret";
 constexpr const char* kStretches = "stretches";  // save_stretches()
-constexpr std::size_t kMostHeaderBytes = 64u << 20, kPieceBytes = 16u << 20;
-/// In the state of a joiner which was handed over before it joined
-constexpr const char* kAhead = "handed_over_ahead";
-constexpr auto kSecondsToRegroup = std::chrono::seconds(10), kLookAgain = std::chrono::seconds(1);
+constexpr std::size_t kMostHeaderBytes = 64u << 20, kHandoverChunkBytes = 16u << 20;
+/// Marks a joiner's state that it fetched before it was admitted.
+constexpr const char* kPrefetched = "handed_over_ahead";
+constexpr auto kSecondsToRegroup = std::chrono::seconds(10),
+               kPollInterval = std::chrono::seconds(1);
 
-/// Of the ranks' parameters, so that another number of ranks has no use for it.
-bool is_of_ranks(const std::string& name) { return name.starts_with("sync.residual_mean"); }
-/// Of what one rank has sent, or is yet to send.
-bool is_of_sender(const std::string& name) {
+/// Whether a tensor is meaningless for another number of ranks.
+bool depends_on_rank_count(const std::string& name) {
+  return name.starts_with("sync.residual_mean");
+}
+/// Whether it belongs to the rank that has sent the state: what that has sent, or is yet to send.
+bool is_sender_specific(const std::string& name) {
   return name.starts_with("sync.residual") || name.starts_with("sync.carried");
 }
 
@@ -95,51 +98,51 @@ SafetensorsFile read_header(std::string_view text, int from) {
   return state;
 }
 
-/// The reader of offered_state()'s bytes, which come in order.
+/// The reader of offered_state()'s bytes, which arrive in order.
 class StateReader {
  public:
   explicit StateReader(int from) : from_(from) {}
   void add(std::uint64_t bytes, std::string_view piece) {
-    left_ = bytes - come_ - piece.size();
-    come_ += piece.size();
+    remaining_ = bytes - received_ - piece.size();
+    received_ += piece.size();
     while (!piece.empty()) {
       if (!state_) {
         std::uint64_t length = sizeof length;
-        if (head_.size() >= sizeof length) std::memcpy(&length, head_.data(), sizeof length);
-        const bool counted = head_.size() >= sizeof length;
+        if (header_.size() >= sizeof length) std::memcpy(&length, header_.data(), sizeof length);
+        const bool counted = header_.size() >= sizeof length;
         if (counted && length > kMostHeaderBytes)
           fail(ExitCode::kLost, "join",
                "rank {} announces a state whose list of tensors has {} bytes", from_, length);
         const std::size_t wanted = counted ? sizeof length + length : sizeof length,
-                          taken = std::min(piece.size(), wanted - head_.size());
-        head_.append(piece.substr(0, taken));
+                          taken = std::min(piece.size(), wanted - header_.size());
+        header_.append(piece.substr(0, taken));
         piece.remove_prefix(taken);
-        if (counted && head_.size() == wanted) begin_tensors(bytes);
-      } else if (done_ == places_.front().size()) {
-        places_.pop_front();
-        done_ = 0;
+        if (counted && header_.size() == wanted) begin_tensors(bytes);
+      } else if (filled_ == destinations_.front().size()) {
+        destinations_.pop_front();
+        filled_ = 0;
       } else {
-        const std::size_t taken = std::min(piece.size(), places_.front().size() - done_);
-        std::memcpy(places_.front().data() + done_, piece.data(), taken);
+        const std::size_t taken = std::min(piece.size(), destinations_.front().size() - filled_);
+        std::memcpy(destinations_.front().data() + filled_, piece.data(), taken);
         piece.remove_prefix(taken);
-        done_ += taken;
+        filled_ += taken;
       }
     }
   }
-  bool complete() const { return state_ && left_ == 0; }
-  /// What of it belongs to the sender alone is left out.
+  bool complete() const { return state_ && remaining_ == 0; }
+  /// Clears what belongs to the sender alone.
   SafetensorsFile take() {
-    clear(*state_, is_of_sender);
+    clear(*state_, is_sender_specific);
     state_->metadata["loss_sum"] = state_->metadata["loss_count"] = "0";
     return std::move(*state_);
   }
 
  private:
   void begin_tensors(std::uint64_t bytes) {
-    state_ = read_header(std::string_view(head_).substr(sizeof(std::uint64_t)), from_);
-    std::uint64_t sum = head_.size();
+    state_ = read_header(std::string_view(header_).substr(sizeof(std::uint64_t)), from_);
+    std::uint64_t sum = header_.size();
     for (auto& [name, tensor] : state_->tensors) {
-      places_.emplace_back(tensor.bytes);
+      destinations_.emplace_back(tensor.bytes);
       sum += tensor.bytes.size();
     }
     if (sum != bytes)
@@ -148,16 +151,17 @@ class StateReader {
   }
 
   int from_;
-  std::uint64_t come_ = 0, left_ = 1;
-  std::string head_;  ///< the header's length, and the header
+  std::uint64_t received_ = 0, remaining_ = 1;
+  std::string header_;  ///< the header's length, and the header
   std::optional<SafetensorsFile> state_;
-  std::deque<std::span<std::byte>> places_;  ///< of tensors that are not complete
-  std::size_t done_ = 0;                     ///< bytes of the first one
+  std::deque<std::span<std::byte>> destinations_;  ///< of tensors that are not complete
+  std::size_t filled_ = 0;                         ///< bytes of the first one
 };
 
-/// What each replica has, of what its ranks have. None where one of them has joined, or where some
-/// of them alone have taken an outer step. That is all that they can differ in: a rank that has
-/// ended a step has seen the others end it too, though a loss may have kept them from counting it.
+/// Merges the ranks' metadata into one entry for each replica: null if one of its ranks has just
+/// joined, or if some of them alone have taken an outer step. They can differ in nothing else: a
+/// rank ends a step only after the others did, though the loss of a rank may have kept these from
+/// counting it.
 std::vector<nlohmann::json> by_replica(std::vector<nlohmann::json> ranks, int replica) {
   if (replica == 1) return ranks;
   const auto steps = [](const nlohmann::json& of) {
@@ -167,8 +171,9 @@ std::vector<nlohmann::json> by_replica(std::vector<nlohmann::json> ranks, int re
   for (auto first = ranks.begin(); first != ranks.end(); first += replica) {
     const auto end = first + replica;
     const bool whole = std::all_of(first, end, [&](const nlohmann::json& of) {
-      return of.is_object() && !of.contains(kAhead) &&
-             of.value(Trainer::kMet, "") == first->value(Trainer::kMet, "");
+      return of.is_object() && !of.contains(kPrefetched) &&
+             of.value(Trainer::kLastSynchronised, "") ==
+                 first->value(Trainer::kLastSynchronised, "");
     });
     all.push_back(
         whole ? *std::max_element(first, end,
@@ -181,7 +186,7 @@ std::vector<nlohmann::json> by_replica(std::vector<nlohmann::json> ranks, int re
   return all;
 }
 
-/// A file of its owner alone from the first byte on.
+/// Only its owner can read the file (mode 0600), from before the first byte is written.
 void write_secret(const std::string& path, const std::string& secret) {
   if (read_file(path, secret.size()).text == secret) return;
   std::error_code none;
@@ -206,8 +211,8 @@ std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config
   return identity;
 }
 
-std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
-                             const RankLayout& site, std::int64_t step) {
+std::string why_cannot_grow(const TrainOptions& options, const TrainConfig& config,
+                            const RankLayout& site, std::int64_t step) {
   const int replica = site.replica;
   const RankLayout more{site.ranks + replica, site.ranks_per_node + replica, replica};
   TrainOptions elastic = options;
@@ -225,12 +230,12 @@ std::string why_not_one_more(const TrainOptions& options, const TrainConfig& con
     other.length.batch_size = other.length.stretches.back().batch_size / replica;
     check_data_size(other, source_of(options), more);
   } catch (const Error& error) {
-    return fmt::format("the run cannot go on on {} ranks: {}", more.ranks, error.message());
+    return fmt::format("the run cannot continue with {} ranks: {}", more.ranks, error.message());
   }
   return {};
 }
 
-void read_kept(SafetensorsFile& state) {
+void load_deferred_tensors(SafetensorsFile& state) {
   for (auto& [name, tensor] : state.tensors) {
     if (!tensor.source) continue;
     tensor.source(tensor.bytes);
@@ -299,7 +304,7 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   const auto parsed = nlohmann::json::parse(job.text, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("members") || !parsed["members"].is_array())
     fail(ExitCode::kUsage, "join", {.file = options.config},
-         "is not what a run writes for those who join; take that of the run's folder");
+         "is not a job.json as a run writes it; pass the folder of a run");
   // A replica's ranks are let in together
   const auto told = parsed.find("replica");
   const int replica =
@@ -336,16 +341,16 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
       auto membership = join_zeromq_job(asked, settings, timeout_seconds, take);
       if (reader.complete()) {
         state = reader.take();
-        state->metadata[kAhead] = "1";
+        state->metadata[kPrefetched] = "1";
       }
       return membership;
     } catch (const Error& error) {
       if (error.code() != ExitCode::kLost) throw;
-      // Where rank 0 was lost, the ranks that are left say so soon.
+      // If rank 0 was lost, the others write a new job.json within seconds: look for it.
       const auto limit = RunningClock::now() + kSecondsToRegroup;
       std::string now = asked;
       while (now == asked && RunningClock::now() < limit) {
-        std::this_thread::sleep_for(kLookAgain);
+        std::this_thread::sleep_for(kPollInterval);
         const FileText file = read_file(options.config, kMostHeaderBytes);
         if (file.fault.empty()) now = file.text;
       }
@@ -355,14 +360,14 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   }
 }
 
-std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainConfig& config,
+std::optional<Handover> plan_handover(const SafetensorsFile* own_state, const TrainConfig& config,
                                       World& world) {
   nlohmann::json mine;
-  if (kept) {
-    for (const char* key :
-         {"step", "ranks", kStretches, kAhead, Trainer::kMet, Trainer::kAlike, Trainer::kBegins,
-          TrainingRun::kLost, TrainingRun::kOwesTest, TrainingRun::kEarlyStopping}) {
-      if (const auto entry = kept->metadata.find(key); entry != kept->metadata.end())
+  if (own_state) {
+    for (const char* key : {"step", "ranks", kStretches, kPrefetched, Trainer::kLastSynchronised,
+                            Trainer::kRanksEqual, Trainer::kAtFirstStep, TrainingRun::kLost,
+                            TrainingRun::kOwesTest, TrainingRun::kEarlyStopping}) {
+      if (const auto entry = own_state->metadata.find(key); entry != own_state->metadata.end())
         mine[key] = entry->second;
     }
   }
@@ -375,13 +380,14 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
     all.push_back(nlohmann::json::parse(text));
   all = by_replica(std::move(all), config.sync.replica);
   const auto place = [&](const nlohmann::json& of) {
-    return std::tuple(number(of, Trainer::kMet), number(of, "step"), of.contains(Trainer::kBegins));
+    return std::tuple(number(of, Trainer::kLastSynchronised), number(of, "step"),
+                      of.contains(Trainer::kAtFirstStep));
   };
   const int size = static_cast<int>(all.size());
   Handover handover{.replica = config.sync.replica};
   const nlohmann::json* newest = nullptr;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].is_null() || all[rank].contains(kAhead)) continue;
+    if (all[rank].is_null() || all[rank].contains(kPrefetched)) continue;
     handover.after_loss = handover.after_loss || all[rank].contains(TrainingRun::kLost);
     if (newest && place(all[rank]) < place(*newest)) continue;
     newest = &all[rank];
@@ -389,25 +395,28 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
   }
   if (!newest) return std::nullopt;
   handover.step = number(*newest, "step");
-  handover.begins = handover.after_loss && newest->contains(Trainer::kBegins);
-  // Where ranks are alike, those that have begun the next step are so no more.
-  const bool alike = handover.begins || (handover.after_loss && newest->contains(Trainer::kAlike));
+  handover.begins = handover.after_loss && newest->contains(Trainer::kAtFirstStep);
+  // Ranks that were bitwise equal no longer are, once some have begun the next step.
+  const bool alike =
+      handover.begins || (handover.after_loss && newest->contains(Trainer::kRanksEqual));
   bool owes_test = false;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const nlohmann::json& of = all[rank];
-    const bool behind = of.is_null() || number(of, Trainer::kMet) != number(*newest, Trainer::kMet);
+    const bool behind = of.is_null() || number(of, Trainer::kLastSynchronised) !=
+                                            number(*newest, Trainer::kLastSynchronised);
     if (static_cast<int>(rank) != handover.from && (behind || alike))
       handover.to.push_back(static_cast<int>(rank));
     owes_test = owes_test || (!behind && number(of, "step") == handover.step &&
                               of.contains(TrainingRun::kOwesTest));
   }
-  for (const char* key : {"step", Trainer::kMet, Trainer::kAlike, Trainer::kBegins,
-                          TrainingRun::kEarlyStopping, TrainingRun::kOwesTest}) {
+  for (const char* key :
+       {"step", Trainer::kLastSynchronised, Trainer::kRanksEqual, Trainer::kAtFirstStep,
+        TrainingRun::kEarlyStopping, TrainingRun::kOwesTest}) {
     auto& entry = handover.metadata[key];
     if (newest->contains(key)) entry = (*newest)[key].get<std::string>();
   }
   if (owes_test) handover.metadata[TrainingRun::kOwesTest] = "1";
-  handover.metadata[kAhead];
+  handover.metadata[kPrefetched];
   SafetensorsFile first;
   if (newest->contains(kStretches)) first.metadata[kStretches] = (*newest)[kStretches];
   handover.stretches =
@@ -424,7 +433,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainCo
   return handover;
 }
 
-void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
+void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state,
                Transport& transport) {
   const int rank = transport.rank() / handover.replica, place = transport.rank() % handover.replica;
   const auto ranks_of = [&](std::vector<int> replicas) {
@@ -434,14 +443,14 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
   const bool sends = rank == handover.from && !handover.to.empty(),
              receives = std::count(handover.to.begin(), handover.to.end(), rank) > 0;
   const auto adopt = [&] {
-    if (handover.other_ranks) clear(*kept, is_of_ranks);
+    if (handover.other_ranks) clear(*state, depends_on_rank_count);
     for (const auto& [key, value] : handover.metadata) {
       if (value)
-        kept->metadata[key] = *value;
+        state->metadata[key] = *value;
       else
-        kept->metadata.erase(key);
+        state->metadata.erase(key);
     }
-    if (handover.begins) mark_as_mean_of_ranks(*kept, transport.size());
+    if (handover.begins) mark_as_mean_of_ranks(*state, transport.size());
   };
   if (!receives) adopt();
   if (!sends && !receives) return;
@@ -457,21 +466,21 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& kept,
         {.step = handover.step, .bucket = count++, .round = -1, .lane = Lane::kAside}));
   };
   OfferedState offered;
-  if (sends) offered = offered_state({std::shared_ptr<void>(), &*kept});
+  if (sends) offered = offered_state({std::shared_ptr<void>(), &*state});
   StateReader reader(handover.from * handover.replica + place);
   const Tensor size(*host, Shape{sizeof offered.bytes}, DType::kUInt8);
   std::memcpy(size.raw(), &offered.bytes, sizeof offered.bytes);
   move(size);
   std::memcpy(&offered.bytes, size.raw(), sizeof offered.bytes);
-  for (std::uint64_t at = 0; at < offered.bytes; at += kPieceBytes) {
-    const std::size_t bytes = std::min<std::uint64_t>(kPieceBytes, offered.bytes - at);
+  for (std::uint64_t at = 0; at < offered.bytes; at += kHandoverChunkBytes) {
+    const std::size_t bytes = std::min<std::uint64_t>(kHandoverChunkBytes, offered.bytes - at);
     const Tensor piece(*host, Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8);
     if (sends) offered.read(at, reinterpret_cast<std::byte*>(piece.raw()), bytes);
     move(piece);
     if (receives) reader.add(offered.bytes, {reinterpret_cast<const char*>(piece.raw()), bytes});
   }
   if (!receives) return;
-  kept = reader.take();
+  state = reader.take();
   adopt();
 }
 

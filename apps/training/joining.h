@@ -12,18 +12,18 @@
 #include "comm/transport.h"
 #include "core/safetensors.h"
 
-// A rank that joins a running job (`--join`), and a job that goes on with other ranks in the same
-// processes: what is told to joiners, and who gives whom the state to go on with.
+// A rank that joins a running job (`--join`), and a job that continues with other ranks in the same
+// processes: what joiners need to know, and who sends whom the state to continue from.
 
 namespace starling {
 
-/// What a joiner must have alike, by name: identity_of() of the config as it was given, and the
-/// tokenizer. The data set must be open.
+/// What must be equal on a joiner and in the run, by name: identity_of() of the config as it was
+/// given, and the tokenizer. The data set must be open.
 std::map<std::string, std::string> identity_of_joiners(const TrainConfig& config,
                                                        const std::vector<Parameter*>& parameters);
-/// Why the run could not go on with one rank more, or one replica; empty if it could.
-std::string why_not_one_more(const TrainOptions& options, const TrainConfig& config,
-                             const RankLayout& site, std::int64_t step);
+/// Why the run cannot continue with one rank more, or one replica; empty if it can.
+std::string why_cannot_grow(const TrainOptions& options, const TrainConfig& config,
+                            const RankLayout& site, std::int64_t step);
 
 /// FOLDER/job.json.
 std::string job_file(const std::string& folder);
@@ -37,17 +37,18 @@ void withdraw_job(const std::string& folder);
 /// it. `timeout_seconds`: the job's. `state`: what rank 0 has handed over meanwhile, if anything.
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
                                         std::optional<SafetensorsFile>& state);
-/// Reads what is yet to be read of a kept state (Trainer::kept_state()), once no rank is in a step
-/// of the world before.
-void read_kept(SafetensorsFile& state);
+/// Reads the tensors that a state of Trainer::handover_state() only refers to. Call when no rank is
+/// in a step of the previous world any more.
+void load_deferred_tensors(SafetensorsFile& state);
 /// A state for those who wait to join.
 OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state);
 
-/// How ranks go on with what they have in memory. Each keeps its own state, but takes another's if
-/// it has joined, or if ranks were lost and it has not taken the last outer step that another has
-/// taken: what is equal on all ranks stays so. All go on from the step of the one that is furthest.
-/// A joiner that has got a state while it waited keeps that, unless what is equal on all ranks has
-/// changed since. A replica counts as one rank: each of its ranks gives to that at its place.
+/// How ranks continue from what they have in memory. Each keeps its own state, except a joiner, or,
+/// after a loss, a rank without the last outer step that another has taken: these take over another
+/// rank's, so that what is equal on all ranks stays equal. All continue from the step of the most
+/// advanced rank. A joiner that has fetched a state while it waited keeps it, unless what is equal
+/// on all ranks has changed since. A replica counts as one rank: each of its ranks sends to the one
+/// at its place.
 struct Handover {
   std::int64_t step = 0;
   int replica = 1;      ///< ranks of each of the following
@@ -60,13 +61,13 @@ struct Handover {
   /// Metadata that is that of the sender on all ranks; null: left out
   std::map<std::string, std::optional<std::string>> metadata;
 };
-/// `kept`: TrainingRun::kept_state(); null if this rank has none. Nothing if no rank has one.
-/// Collective.
-std::optional<Handover> plan_handover(const SafetensorsFile* kept, const TrainConfig& config,
+/// `own_state`: TrainingRun::handover_state(); null if this rank has none. Nothing if no rank has
+/// one. Collective.
+std::optional<Handover> plan_handover(const SafetensorsFile* own_state, const TrainConfig& config,
                                       World& world);
-/// Sends the state, or receives it: then `state` is replaced once all has come. What of it belongs
-/// to the sender alone is left out: losses, and what encoding has left out of its messages. Called
-/// on all ranks; only those concerned wait.
+/// Sends the state, or receives it: then it replaces `state` when all of it has arrived. What
+/// belongs to the sender alone is cleared: losses, and what encoding has left out of its messages.
+/// Called on all ranks; only those concerned wait.
 void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state,
                Transport& transport);
 

@@ -21,7 +21,7 @@ struct RunFolder {
 /// Determines the output folder and whether to continue from a checkpoint, creates the folder and
 /// locks it. Called on one rank. Error(kUsage), without changes, for a non-empty folder without
 /// --resume, and for one that another run is writing; Error(kOutput) if it cannot be written.
-/// `from_memory`: the run goes on in it without a checkpoint.
+/// `from_memory`: the run continues in it without a checkpoint.
 RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory = false);
 
 /// The run to resume according to --resume, and the step of its newest complete checkpoint: -1 if

@@ -10,7 +10,7 @@
 
 namespace starling {
 
-/// Where the config has `elastic.join`: goes on in a child process. This one passes signals on to
+/// Where the config has `elastic.join`: continues in a child process. This one passes signals on to
 /// it, starts another where it is lost, `elastic.rejoin` times at most, and ends as the last one
 /// does; it never returns. A child that joins gets the options for that. To be called before any
 /// thread is started.

@@ -57,7 +57,7 @@
 namespace starling {
 namespace {
 
-/// Worlds of a job's ranks that fail one after the other before one takes a step.
+/// Limit on worlds of a job that fail in a row without taking a step.
 constexpr int kMostAttempts = 8;
 
 bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
@@ -84,21 +84,23 @@ void open_flight_recorder(const OutputSettings& output, const RunFolder& folder,
   world.barrier();
 }
 
-/// What of a job outlives the world of one set of ranks (`elastic.survive`, `elastic.join`).
+/// State of a job that outlives one world, which is one set of ranks (`elastic.survive`,
+/// `elastic.join`).
 struct JobState {
   std::optional<MpiSession::Loss> last_loss;
   int initial_ranks = 0;  ///< of the first world; 0 before it
   std::string folder;     ///< the run's output folder; empty until it is known
-  bool training = false;  ///< the present world has got as far as making its trainer
+  bool training = false;  ///< this world has made its trainer
 
   /// With `elastic.join`: who is in the job. Later worlds are made by it
   std::shared_ptr<Membership> membership;
-  bool regroups = false;                ///< the next world, or this one, is made by it
-  std::int64_t from_step = 0;           ///< that the last world went on from
-  int ranks = 0, attempts = 0;          ///< of it; worlds that failed since a step was taken
-  double timeout_seconds = 300.0;       ///< of that
-  std::optional<SafetensorsFile> kept;  ///< this rank's state when the last world ended
-  std::string lost;                     ///< why it ended, if a rank was lost
+  bool regroups = false;           ///< the next world, or this one, is made by it
+  std::int64_t from_step = 0;      ///< that the last world continued from
+  int last_ranks = 0;              ///< of the last world
+  int attempts = 0;                ///< worlds that failed in a row without taking a step
+  double timeout_seconds = 300.0;  ///< sync.timeout_s of the last world
+  std::optional<SafetensorsFile> saved_state;  ///< this rank's state when the last world ended
+  std::string lost;                            ///< why it ended, if a rank was lost
   int rank(const MpiSession& session) const {
     return membership ? membership->rank() : session.rank();
   }
@@ -167,8 +169,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     double most = job.initial_ranks;
     if (transport.size() > 1) transport.world().max(&most, 1);
     job.initial_ranks = static_cast<int>(most);
-    if (job.kept) read_kept(*job.kept);
-    handover = plan_handover(job.kept ? &*job.kept : nullptr, config, transport);
+    if (job.saved_state) load_deferred_tensors(*job.saved_state);
+    handover = plan_handover(job.saved_state ? &*job.saved_state : nullptr, config, transport);
   }
   RunFolder folder = agree_on_folder(options, config, transport, handover.has_value());
   if (!options.join.empty()) folder.path = options.join;  // it may lie elsewhere on another host
@@ -178,10 +180,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     folder.resume = true;
     folder.resume_step = handover->step;
     config.length.stretches = handover->stretches;
-    hand_over(*handover, job.kept, transport);
+    hand_over(*handover, job.saved_state, transport);
   } else if (folder.resume) {
-    job.kept = read_newest_state(checkpoints, options.elastic, site, transport, folder.resume_step,
-                                 config);
+    job.saved_state = read_newest_state(checkpoints, options.elastic, site, transport,
+                                        folder.resume_step, config);
   } else if (job.initial_ranks > site.ranks) {
     // Ranks were lost before the first checkpoint: as --elastic would continue from step 0
     config.length.stretches =
@@ -190,20 +192,21 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                   0, site.replicas().ranks, config.state.elastic, 0, site.replica);
   }
   const SafetensorsFile none;
-  const SafetensorsFile& state = job.kept ? *job.kept : none;  // until the trainer has it
+  const SafetensorsFile& state =
+      job.saved_state ? *job.saved_state : none;  // used until the trainer has loaded it
   if (folder.resume_step > job.from_step) job.attempts = 0;
   job.from_step = folder.resume_step;
-  job.ranks = site.ranks;
+  job.last_ranks = site.ranks;
   for (const char* key : {"starling.companions", "starling.tokenizer"}) {
     if (const auto entry = state.metadata.find(key); entry != state.metadata.end())
       config.companions.insert(*entry);
   }
-  const bool other_ranks = is_mean_of_ranks(state);  // the checkpoint is of another number of them
+  const bool other_ranks = is_mean_of_ranks(state);  // another number of them wrote the checkpoint
   const std::string source =
       handover ? fmt::format("the state of rank {}", handover->from * handover->replica)
                : checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   const auto changes_since_checkpoint = [&] {
-    if (handover) return std::vector<std::string>();  // of this run itself
+    if (handover) return std::vector<std::string>();  // the state comes from this very run
     if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
     return check_resumable(state, source, config.resolved, config.written, transport.size(),
                            config.device.compute, other_ranks, &config.data.info);
@@ -213,9 +216,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     on_all_ranks(transport,
                  changes_since_checkpoint);  // the checkpoint must be of this config's run
     if (transport.rank() == 0)
-      say("{} has done {}, asked for: {}; there is nothing to do\n", folder.path,
+      say("{} has done {}; {} were requested, so there is nothing to do\n", folder.path,
           counted(folder.resume_step, "step"), asked);
-    job.kept.reset();
+    job.saved_state.reset();
     return ExitCode::kOk;
   }
   if (is_process) open_flight_recorder(config.output, folder, transport);
@@ -235,7 +238,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                                  ? ""
                                  : choose_by_measurement(config, site, trace, backend, transport);
   std::vector<std::string> changed;
-  // A joiner's host may have a folder of its own, from which others of that host join.
+  // A joiner on another host may have a folder of its own: publish the job there too, so that
+  // others of that host can join.
   const bool publishes =
       job.membership &&
       (transport.rank() == 0 || (!options.join.empty() && transport.world().local_rank() == 0));
@@ -259,7 +263,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     print_header(config, site, trace, backend, folder, job, chosen, changed);
 
   Tracer tracer(transport.rank());
-  double any_rank_traces = tracing ? 1.0 : 0.0;  // configs may differ between hosts in this
+  double any_rank_traces = tracing ? 1.0 : 0.0;  // it may differ between hosts
   if (transport.size() > 1) transport.world().max(&any_rank_traces, 1);
   transport.world().barrier();
   // Just after a barrier, so that timelines of all ranks share their origin
@@ -273,7 +277,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   at_stop_signal(AtStopSignal::kNote);
   Trainer trainer(config, site, trace, backend, transport);
   TrainingRun run(trainer, folder.path, {job.membership.get(), [&](std::int64_t step) {
-                                           return why_not_one_more(options, config, site, step);
+                                           return why_cannot_grow(options, config, site, step);
                                          }});
   if (folder.resume) {
     trainer.resume(state, source, handover && handover->after_loss);
@@ -283,19 +287,19 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   transport.world().barrier();
   if (handover && trainer.algorithm().equality.any()) verify_replicas(trainer);
-  job.kept.reset();
+  job.saved_state.reset();
   if (job.membership) come_back_to(folder.path);
   ExitCode result;
   try {
     result = run.run();
   } catch (const AgreedError&) {
-    throw;  // they all end
+    throw;  // every rank throws it, so all end
   } catch (const Error& error) {
     if (error.code() == ExitCode::kLost && job.membership && !job.membership->over())
-      job.kept = run.kept_state(true);
+      job.saved_state = run.handover_state(true);
     throw;
   }
-  if (run.joins()) job.kept = run.kept_state(false);
+  if (run.joins()) job.saved_state = run.handover_state(false);
 
   if (tracing) {
     device_trace->finish();
@@ -307,7 +311,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   if (any_rank_traces > 0.0)
     write_timeline(config.output.trace, tracing ? tracer.events(origin) : std::string(),
                    folder.path, transport);
-  if (job.kept) return result;
+  if (job.saved_state) return result;
   if (publishes) withdraw_job(folder.path);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
@@ -329,11 +333,13 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
   const bool cpu = backend.device() == DeviceType::kCpu;
   on_all_ranks(*messages, [&] {
     if (cpu && !config.sync.transport.between_cpus) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}",
+      fail(ExitCode::kUsage, "config",
+           "sync.transport is {}, which connects GPUs only; on CPUs: {}",
            config.sync.transport.name, transports_between_cpus());
     }
     if (!cpu && !config.sync.transport.between_gpus) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between CPUs; on GPUs: auto",
+      fail(ExitCode::kUsage, "config",
+           "sync.transport is {}, which connects CPUs only; on GPUs: auto",
            config.sync.transport.name);
     }
   });
@@ -362,7 +368,7 @@ void enable_survival(const TrainConfig& config, const Backend& backend, World& w
                      MpiSession& session) {
   std::string why_not;
   if (backend.device() != DeviceType::kCpu)
-    why_not = "it goes on between CPUs alone";
+    why_not = "it is supported on CPUs only";
   else
     why_not = session.why_not_survive();
   if (why_not.empty()) {
@@ -457,7 +463,7 @@ std::unique_ptr<Transport> regroup(JobState& job) {
   log::configure(transport->rank(), transport->size());
   job.last_loss.reset();
   if (!job.lost.empty())
-    job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = job.ranks};
+    job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = job.last_ranks};
   return transport;
 }
 
@@ -469,7 +475,7 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
                         "--join is for one process, and mpirun has started {}; start each without "
                         "mpirun",
                         session.size());
-    job.membership = ask_to_join(options, job.timeout_seconds, job.kept);
+    job.membership = ask_to_join(options, job.timeout_seconds, job.saved_state);
     job.regroups = true;
   }
   const auto make_transport = [&](double timeout_seconds) {
@@ -480,19 +486,19 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
     log::configure(job.rank(session), job.size(session));
     try {
       const ExitCode result = run_world(options, make_transport, &session, job);
-      if (!job.kept) return result;
+      if (!job.saved_state) return result;
       job.regroups = true;
     } catch (const AgreedError& error) {
       if (!job.last_loss || job.training || error.code() != ExitCode::kUsage) throw;
       // The config does not work with the remaining number of ranks.
       fail_on_all_ranks(
           ExitCode::kLost, "survive", {},
-          "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
+          "{}, and the run cannot continue with {} of {} ranks: {}; continue with --resume latest",
           job.last_loss->what, session.size(), job.last_loss->ranks_before, error.message());
     } catch (const Error& error) {
       if (error.code() != ExitCode::kLost) throw;
       if (job.membership && !job.membership->over()) {
-        // Another cause than a lost rank would come again.
+        // If the cause is not a lost rank it will recur: give up after kMostAttempts.
         if (++job.attempts > kMostAttempts) throw;
         job.lost = error.message();
         job.regroups = true;
@@ -514,7 +520,8 @@ void print_failure(const std::string& message, int rank) {
   complain(rank > 0 ? fmt::format("rank {}: {}", rank, message) : message);
 }
 
-/// Returns the exit status. `reports`: whether this rank prints errors; then, whether it has.
+/// Returns the exit status. `reports`: in: whether this rank prints errors; out: whether it has
+/// printed one.
 int run_program(int argc, char** argv, bool& reports) {
   take_standard_files(false);
   register_builtins();
@@ -526,7 +533,7 @@ int run_program(int argc, char** argv, bool& reports) {
     at_stop_signal(AtStopSignal::kEnd);
     check_stack_limit();
     if (answer_question(options, is_first_rank())) return 0;
-    // Until run_world(); who asks to join may wait for long before that
+    // Until run_world(). A joiner may wait for long before that, and must stay interruptible.
     if (trains(options) && options.join.empty()) at_stop_signal(AtStopSignal::kNote);
   } catch (...) {
     const Error failure = as_error(std::current_exception());

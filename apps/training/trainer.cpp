@@ -43,7 +43,8 @@ std::unique_ptr<Replica> make_replica(int ranks, double timeout_seconds, const B
       transport, ranks, make_process_sharing(timeout_seconds), timeout_seconds);
 }
 
-/// Gives each of a replica's ranks a part of each bucket, which codes and rules do not cut.
+/// Splits each bucket among the replica's ranks, at boundaries that cut neither a block of an
+/// encoding nor a layer that a rule measures.
 void divide_among_ranks(const TrainConfig& config, int ranks, BucketPlan& plan) {
   std::int64_t block = kDecayBlock;
   bool whole = config.optimizer.rule->facts().measures_layers || config.sync.mixer.sparse;
@@ -66,14 +67,14 @@ std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const Run
   return groups;
 }
 
-/// A PutTensor for kept_state().
-void keep_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
+/// A PutTensor for handover_state(): refers to shared tensors.
+void put_for_handover(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
   if (!is_shared(tensor)) return to_file_tensor(tensor, layout, file);
   file = {.dtype = tensor.dtype(), .shape = file_shape(tensor.shape(), layout), .bytes = {}};
-  file.source = [tensor, layout](std::vector<std::byte>& room) -> std::span<const std::byte> {
-    room.resize(tensor.bytes());
-    to_file_layout(tensor.raw(), tensor.shape(), layout, size_of(tensor.dtype()), room.data());
-    return room;
+  file.source = [tensor, layout](std::vector<std::byte>& buffer) -> std::span<const std::byte> {
+    buffer.resize(tensor.bytes());
+    to_file_layout(tensor.raw(), tensor.shape(), layout, size_of(tensor.dtype()), buffer.data());
+    return buffer;
   };
 }
 
@@ -151,7 +152,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   resident_bytes_ = backend.memory_stats().in_use;
   for (const Bucket& bucket : buckets_)
     if (!bucket.gradients)
-      resident_bytes_ += bucket.parameters.bytes();  // there may be all at once
+      resident_bytes_ += bucket.parameters.bytes();  // at most: all gradients at once
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const Part of = part(k);
     part_traffic_.push_back(
@@ -170,7 +171,7 @@ bool Trainer::size_loader(std::int64_t epoch) {
   LoaderSettings settings = loader_settings();
   settings.fixed_place = graphs_.start_at_begin();
   settings.side = image_side_ = side;
-  loader_.reset();  // its memory serves the next one
+  loader_.reset();  // first, so that the next one can reuse its memory
   loader_ =
       std::make_unique<Loader>(*config_.data.dataset, settings, backend_, config_.device.compute);
   return true;
@@ -208,15 +209,16 @@ Trainer::Part Trainer::part(std::size_t k) const {
   const SyncPhase& phase = config_.sync.phase(k);
   const AlgorithmPlan& plan = phase.algorithm;
   const std::int64_t began = phase.first_step(length_);
-  // What an algorithm keeps or counts of each rank is of no use to others: it begins anew.
-  const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
+  // State that belongs to single ranks is meaningless for another set of ranks, so such an
+  // algorithm restarts.
+  const bool restarts = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
   const auto& stretches = length_.stretches();
-  std::int64_t came = 0;
+  std::int64_t last_change = 0;
   for (std::size_t i = 1; i < stretches.size(); ++i) {
     if (stretches[i].ranks != stretches[i - 1].ranks && !stretches[i].joined)
-      came = stretches[i].step;
+      last_change = stretches[i].step;
   }
-  return {plan, phase.topology.get(), began, anew ? std::max(began, came) : began};
+  return {plan, phase.topology.get(), began, restarts ? std::max(began, last_change) : began};
 }
 
 std::optional<double> Trainer::bytes_sent() const {
@@ -242,10 +244,10 @@ void Trainer::open_part(std::size_t k) {
   const auto& [plan, topology, began, first] = part(k);
   Encoding encoding = plan.messages.encoding.value_or(Encoding());
   encoding.dtype = config_.device.dtype;
-  // The exchanges that are encoded are another part's.
+  // sync.exchange is for another part: this one's algorithm cannot encode, so it exchanges fp32.
   const bool whole = config_.sync.mixer.encodes && !plan.messages.encoding;
   mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.sync.mixer)
-               .make(backend_, between(), encoding);
+               .make(backend_, algorithm_transport(), encoding);
   std::function<void(int)> after_update;
   if (config_.state.lookahead) {
     after_update = [this](int bucket) {
@@ -254,7 +256,7 @@ void Trainer::open_part(std::size_t k) {
   }
   gradients_ = {};
   algorithm_ = make_algorithm(plan, {.backend = backend_,
-                                     .transport = between(),
+                                     .transport = algorithm_transport(),
                                      .mixer = *mixer_,
                                      .rule = *config_.optimizer.rule,
                                      .buckets = buckets_,
@@ -278,7 +280,7 @@ void Trainer::open_part(std::size_t k) {
 void Trainer::close_part(const std::vector<Tensor>& parameters) {
   scheduler_.reset();
   algorithm_.reset();
-  // Other ranks may have read the old ones where they lay
+  // The old buffers may be mapped by other ranks: continue in memory of this rank's own.
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     if (bucket.divided) {
@@ -316,14 +318,15 @@ void Trainer::switch_to(std::size_t k) {
     means.emplace_back(backend_, Shape{bucket.own->elements}, whole.dtype());
     backend_.copy(bucket.own_part(mean[0]), means.back());
   }
-  const std::vector<Tensor> state_means = mean_model(between(), states),
+  const std::vector<Tensor> state_means = mean_model(algorithm_transport(), states),
                             other_means = mean_model(transport_, others);
-  meet_replica();  // what the others still read is of all
+  // A replica's ranks share these states: none may overwrite them while another reads them.
+  replica_barrier();
   for (std::size_t i = 0; i < states.size(); ++i) backend_.copy(state_means[i], states[i]);
   for (std::size_t i = 0; i < others.size(); ++i) backend_.copy(other_means[i], others[i]);
   backend_.synchronize();
   close_part(means);
-  meet_replica();
+  replica_barrier();
   refresh_low();
   if (scaler_ && transport_.size() > 1) {
     LossScaleState state = scaler_->settle();
@@ -360,7 +363,8 @@ std::function<Tensor(const Shape&, DType)> Trainer::base_memory() {
   const Tensor all = share_tensor(*sharing, transport_.world(), hosts_.local, backend_,
                                   Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8, refusal);
   if (!all) {
-    if (transport_.rank() == 0) log::warning("each rank keeps the base for itself: {}", refusal);
+    if (transport_.rank() == 0)
+      log::warning("each rank holds a copy of the base model of its own: {}", refusal);
     return {};
   }
   shares_base_ = true;
@@ -378,11 +382,11 @@ void Trainer::load_initial() {
   });
 }
 
-void Trainer::share_first(const Tensor& tensor, bool keeps) {
+void Trainer::broadcast_from_first(const Tensor& tensor, bool store) {
   std::vector<std::byte> bytes(tensor.bytes());
   if (transport_.rank() == 0) tensor.backend().copy_to_host(tensor, bytes.data());
   transport_.world().broadcast(bytes.data(), bytes.size(), 0);
-  if (keeps && transport_.rank() != 0) tensor.backend().copy_from_host(bytes.data(), tensor);
+  if (store && transport_.rank() != 0) tensor.backend().copy_from_host(bytes.data(), tensor);
 }
 
 void Trainer::refresh_low() {
@@ -398,9 +402,9 @@ void Trainer::share_frozen() {
   for (const Parameter* parameter : config_.model->parameters()) {
     const bool base = parameter->in == Parameter::In::kBase;
     if (parameter->trainable || (base && shares_base_ && hosts_.one_host)) continue;
-    share_first(parameter->value, !base || writes);
+    broadcast_from_first(parameter->value, !base || writes);
   }
-  if (shares_base_) transport_.world().barrier();  // the base of every host is whole
+  if (shares_base_) transport_.world().barrier();  // now every host has the complete base model
 }
 
 void Trainer::initialise() {
@@ -417,8 +421,8 @@ void Trainer::initialise() {
   });
   load_initial();
   if (transport_.size() > 1) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) share_first(values->of(b));
-    for (const ModelBuffer* buffer : config_.model->buffers()) share_first(buffer->value);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) broadcast_from_first(values->of(b));
+    for (const ModelBuffer* buffer : config_.model->buffers()) broadcast_from_first(buffer->value);
   }
   values->keep();
   values.reset();
@@ -431,18 +435,20 @@ void Trainer::initialise() {
     config_.data.sampler->set_complexities(complexities_);
   }
   loader_->start(0, 0);
-  meet_replica();  // nobody sets what another has trained
-  note_beginning();
+  // No rank may still set shared parameters when another starts to train them.
+  replica_barrier();
+  record_initial_checksums();
 }
 
 void Trainer::check_same_base(const SafetensorsFile& file, const std::string& source) const {
-  if (transport_.rank() != 0) return;  // whose file says it
+  if (transport_.rank() != 0) return;  // whose checkpoint names the base model
   if (const std::optional<Adapter> saved = described_adapter(file, source))
     check_base(*saved, source, config_.state.init.file, config_.state.base_digest);
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source, bool after_loss) {
-  // Right before a switch a checkpoint is of the part that ends, unless ranks are one already.
+  // A checkpoint taken exactly at a switch belongs to the part that ends, unless it already holds
+  // the mean over ranks.
   const std::int64_t step = steps_in(file, source),
                      of = is_mean_of_ranks(file) ? step : std::max<std::int64_t>(step, 1) - 1;
   if (const std::size_t k = part_of(of); k != part_) {
@@ -455,7 +461,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
     }
     close_part(fresh);
     open_part(k);
-    meet_replica();
+    replica_barrier();
   }
   if (config_.state.lora) {  // a checkpoint has no base
     load_initial();
@@ -464,7 +470,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
   }
   RunCounters counters;
   std::optional<WholeValues> values(std::in_place, buckets_);
-  const bool mean = is_mean_of_ranks(file),  // which every rank has read
+  const bool mean = is_mean_of_ranks(file),  // one file, which every rank reads
       own_alone = replica_ && replica_->place() > 0 && (!mean || replica_->shares_memory());
   const bool by_complexity = config_.data.sampler->complexity() != Sampler::Complexity::kNone;
   on_all_ranks(transport_, [&] {
@@ -486,7 +492,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
   refresh_low();
   step_ = counters.step;
   for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
-  if (transport_.rank() == 0) tell_changes(file, source);
+  if (transport_.rank() == 0) warn_of_changes(file, source);
   if (scaler_ && counters.loss_scale) scaler_->restore(*counters.loss_scale);
   losses_.reset(counters.loss_sum, counters.loss_count);
   seconds_ = counters.train_seconds;
@@ -494,20 +500,20 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
   loader_epoch_ = place.epoch;
   size_loader(loader_epoch_);
   loader_->start(loader_epoch_, place.update * config_.length.accumulate);
-  std::exception_ptr refusal;  // which is this rank's alone, and others must hear of it
+  std::exception_ptr refusal;  // an error of this rank alone, which all ranks throw below
   try {
     const std::int64_t step = step_ - part(part_).first;
     after_loss ? algorithm_->resume_after_loss(step) : algorithm_->resume(step);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;
     ErrorParts parts = error.parts();
-    parts.where.file = source;  // of which the algorithm does not know
+    parts.where.file = source;  // which the algorithm does not know
     refusal = std::make_exception_ptr(Error(error.code(), parts));
   }
   on_all_ranks(transport_, [&] {
     if (refusal) std::rethrow_exception(refusal);
   });
-  note_beginning();
+  record_initial_checksums();
 }
 
 double Trainer::rate(std::int64_t step) const {
@@ -530,7 +536,8 @@ double Trainer::rate(std::int64_t step) const {
 }
 
 std::optional<double> Trainer::gradient_norm() const {
-  // A graph's launches measure again what the captured step did, and note nothing.
+  // A replayed graph computes the norm again, but runs none of the host's code that records the
+  // step: the number of the captured step is the one to use.
   const bool noted_once = backend_.device() != DeviceType::kCpu && !scaler_ && gradients_.squares;
   return gradients_.norm(noted_once ? gradients_.step : step_ - 1 - part(part_).first);
 }
@@ -540,8 +547,8 @@ void Trainer::issue_step() {
   FlightRecorder::instance().note(FlightEvent::kStep, {.step = step_});
   const RunLength::Place place = length_.place(step_);
   const std::int64_t epoch_now = place.epoch;
-  if (std::exchange(left_out_, false)) {
-    losses_.drain();  // it numbers steps in a row
+  if (std::exchange(skipped_, false)) {
+    losses_.drain();  // a LossRecord assumes consecutive steps
     size_loader(epoch_now);
     loader_->start(epoch_now, place.update * config_.length.accumulate);
     loader_epoch_ = epoch_now;
@@ -572,14 +579,15 @@ void Trainer::issue_step() {
   }
   loader_->upload_ahead();
   ++step_;
-  to_leave_out_ = algorithm_->take_left_out();
+  steps_to_skip_ = algorithm_->take_left_out();
   for (Algorithm::Meeting& meeting : algorithm_->take_meetings()) {
     meeting.step += part(part_).first;
     meetings_.push_back(std::move(meeting));
   }
   if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
   if (average_ && step_ % config_.state.ema->every == 0) {
-    // A gather through host memory writes a whole bucket, which the average is about to read.
+    // An all-gather through host memory overwrites the whole bucket: let it end before the average
+    // reads that.
     if (!buckets_.front().divided) scheduler_->before_reads();
     average_->after_step(step_);
   }
@@ -606,7 +614,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
                   .last = micro.last};
   steps.before_loss = [&] {
     scheduler_->before_reads();  // the loss may read a parameter, too
-    // This comes as late as can be: the device has the forward pass to do meanwhile
+    // As late as possible: meanwhile the device still has the forward pass to compute.
     if (micro.first) settle_scale(info);
     pass.loss_scale = info.loss_scale;
   };
@@ -642,15 +650,16 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
 
 SafetensorsFile Trainer::state(SafetensorsFile used, bool copies) {
   const bool member = replica_ && replica_->place() > 0;  // its replica's first rank saves the rest
-  const PutTensor name_alone = [](const Tensor&, TensorLayout, FileTensor&tensor) { tensor = {}; },
-                  put = member ? name_alone
-                        // what is gathered would stay until the file is written
-                        : copies || (replica_ && !replica_->shares_memory())
-                            ? static_cast<PutTensor>(to_file_tensor)
-                            : refer_file_tensor;
+  const PutTensor
+      name_alone = [](const Tensor&, TensorLayout, FileTensor&tensor) { tensor = {}; },
+      put = member ? name_alone
+            // gathered tensors would stay allocated until the file is written: copy each at once
+            : copies || (replica_ && !replica_->shares_memory())
+                ? static_cast<PutTensor>(to_file_tensor)
+                : refer_file_tensor;
   SafetensorsFile file = make_state(std::move(used), put,
                                     member ? name_alone : static_cast<PutTensor>(to_file_tensor));
-  if (member) leave_to_first(replica_->index() * replica_->size(), file);
+  if (member) refer_to_first_rank(replica_->index() * replica_->size(), file);
   return file;
 }
 
@@ -684,7 +693,7 @@ SafetensorsFile Trainer::make_state(SafetensorsFile used, PutTensor put, PutTens
   return file;
 }
 
-void Trainer::leave_to_first(int first, SafetensorsFile& file) const {
+void Trainer::refer_to_first_rank(int first, SafetensorsFile& file) const {
   std::set<std::string> own;
   for (const ModelBuffer* buffer : config_.model->buffers()) {
     for (const char* prefix : {"model.", "ema.", "lookahead."}) own.insert(prefix + buffer->name);
@@ -703,23 +712,24 @@ void Trainer::leave_to_first(int first, SafetensorsFile& file) const {
   file.metadata[kSharedTensors] = nlohmann::json(elsewhere).dump();
 }
 
-std::optional<SafetensorsFile> Trainer::kept_state() {
+std::optional<SafetensorsFile> Trainer::handover_state() {
   if (!algorithm_) return std::nullopt;
   const Part now = part(part_);
   const std::int64_t met = algorithm_->met() > 0 ? now.first + algorithm_->met() : 0;
   step_ = std::max(step_, met);
   backend_.synchronize();
   const bool shares = replica_ && replica_->shares_memory();
-  std::optional<SafetensorsFile> file = shares ? make_state({}, keep_tensor, keep_tensor) : state();
+  std::optional<SafetensorsFile> file =
+      shares ? make_state({}, put_for_handover, put_for_handover) : state();
   if (shares && replica_->place() > 0)
     std::erase_if(file->tensors, [](const auto& entry) { return entry.second.source != nullptr; });
   const AlgorithmEquality& equality = now.algorithm.equality;
-  if (equality.any()) file->metadata[kMet] = std::to_string(met);
+  if (equality.any()) file->metadata[kLastSynchronised] = std::to_string(met);
   bool alike = false;
   for (int b = 0; equality.after && b < static_cast<int>(buckets_.size()); ++b)
     alike = alike || equality.after(step_ - now.first, b, static_cast<int>(buckets_.size()));
-  if (alike) file->metadata[kAlike] = "1";
-  if (step_ == now.first) file->metadata[kBegins] = "1";
+  if (alike) file->metadata[kRanksEqual] = "1";
+  if (step_ == now.first) file->metadata[kAtFirstStep] = "1";
   return file;
 }
 
@@ -739,7 +749,8 @@ void Trainer::recalibrate_norms(MeanModelScope& shown) {
 EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   const double weight = algorithm_->mean_weight();
   scheduler_->before_reads();
-  meet_replica();  // a moving average has parts of all
+  // The moving average is divided among the replica's ranks: wait until each has updated its part.
+  replica_barrier();
   EvaluationResult of_average;
   if (average_) {
     MeanModelScope shown(*config_.model, buckets_, backend_, transport_, replica_.get(), weight,
@@ -769,10 +780,10 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
 }
 
 bool Trainer::step() {
-  if (to_leave_out_ > 0) {
-    --to_leave_out_;
+  if (steps_to_skip_ > 0) {
+    --steps_to_skip_;
     ++step_;
-    left_out_ = true;
+    skipped_ = true;
     return false;
   }
   try {
@@ -781,7 +792,8 @@ bool Trainer::step() {
     return true;
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
-    // What the device gave so far is what there is; only what a batch takes grows with it.
+    // An estimate: what is reserved so far is all that the device has, and only activations grow
+    // with the batch size.
     const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
     const double sample =
         static_cast<double>(activation_bytes_) / static_cast<double>(config_.length.batch_size);

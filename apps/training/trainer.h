@@ -27,7 +27,8 @@
 
 namespace starling {
 
-/// The losses since the last line of metrics, on the device until somebody asks: no step waits.
+/// Losses since the last line of metrics. They stay on the device until drain(), so that no step
+/// waits for them.
 class LossRecord {
  public:
   LossRecord(Backend& backend, DType dtype, std::int64_t capacity)
@@ -97,7 +98,7 @@ class Trainer {
 
   /// One update: the passes of `accumulate` micro-batches, and the algorithm's exchanges and
   /// updates. An out-of-memory error says which batch size would fit. Returns false for a step that
-  /// this rank leaves out, because the others are past it (AlgorithmSteps::leaves_out).
+  /// this rank skips, because the others have already passed it (AlgorithmSteps::leaves_out).
   bool step();
   /// Waits for exchanges in flight; their results are kept for the next step.
   void finish() {
@@ -131,14 +132,16 @@ class Trainer {
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier result,
   /// whose memory is reused. Without `copies` tensors are read when the file is written.
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
-  /// What this rank goes on from in memory with other ranks (joining.h): also where a step has
-  /// failed half-way, which then begins anew. Empty where it failed between two algorithms. What
-  /// the ranks of a replica share is the first one's, and is yet to be read (FileTensor::source),
-  /// once none of them is in a step any more.
-  std::optional<SafetensorsFile> kept_state();
+  /// The state in memory to continue from with another set of ranks (joining.h). Also after a step
+  /// that failed half-way, which is then repeated; empty if it failed between two algorithms.
+  /// Tensors that a replica's ranks share are in its first rank's state alone; they are read later
+  /// (FileTensor::source), when none of these ranks is in a step any more.
+  std::optional<SafetensorsFile> handover_state();
 
-  /// Entries of kept_state(): the step of Algorithm::met(); ranks are equal now; the first step.
-  static constexpr const char *kMet = "met", *kAlike = "alike", *kBegins = "begins";
+  /// Its metadata: the step of Algorithm::met(); ranks are bitwise equal; this is the algorithm's
+  /// first step.
+  static constexpr const char *kLastSynchronised = "met", *kRanksEqual = "alike",
+                              *kAtFirstStep = "begins";
 
   std::int64_t steps_done() const { return step_; }
   double epoch() const { return length_.epochs_at(step_); }
@@ -163,7 +166,7 @@ class Trainer {
   LossScaler* loss_scaler() { return scaler_.get(); }
   const StepGraphs& graphs() const { return graphs_; }
   /// The transport's name: "direct", "peer memory + NCCL …", "mpi".
-  std::string carried_by() const { return mixer_->name(); }
+  std::string exchange_name() const { return mixer_->name(); }
   const std::vector<Bucket>& buckets() const { return buckets_; }
   Mixer& mixer() { return *mixer_; }
   TrainConfig& config() { return config_; }
@@ -193,11 +196,11 @@ class Trainer {
   /// Key in a checkpoint's metadata: compute threads of a rank on a CPU.
   static constexpr const char* kThreads = "threads";
   /// Warns if the learning rate jumps, or the number of threads has changed, since the checkpoint.
-  void tell_changes(const SafetensorsFile& file, const std::string& source) const;
+  void warn_of_changes(const SafetensorsFile& file, const std::string& source) const;
   std::string threads_text() const;  ///< "" on a GPU
   SafetensorsFile make_state(SafetensorsFile used, PutTensor put, PutTensor put_copies);
-  /// Makes the file say that its replica's first rank has the tensors that all of its ranks share.
-  void leave_to_first(int first, SafetensorsFile& file) const;
+  /// Replaces tensors that the replica's ranks share by references to its first rank's file.
+  void refer_to_first_rank(int first, SafetensorsFile& file) const;
   void issue_step();
   double rate(std::int64_t step) const;
   /// A micro-batch's forward and backward pass. Returns the loss; sets fp16's values in `info`.
@@ -208,7 +211,7 @@ class Trainer {
   /// `check_numbers`: looks for numbers that are not finite in a pass's inputs and results.
   void watch_numbers(const Batch& batch, Pass& pass) const;
   /// Saves what check_updated() compares with.
-  void note_beginning();
+  void record_initial_checksums();
   /// `continues`: including the rest of an epoch that another number of ranks began.
   LoaderSettings loader_settings(bool continues = true) const;
   /// Replaces the loader if images have another size in this epoch; then it must be started.
@@ -220,21 +223,22 @@ class Trainer {
   std::function<Tensor(const Shape&, DType)> base_memory();
   /// Rank 0 reads `init`. Collective, as the next two.
   void load_initial();
-  /// Rank 0's numbers become all ranks'; those that do not keep them take part alone.
-  void share_first(const Tensor& tensor, bool keeps = true);
+  /// Broadcasts rank 0's values. A rank without `store` only takes part in the collective call.
+  void broadcast_from_first(const Tensor& tensor, bool store = true);
   /// The same of frozen parameters, of which a host may have one copy.
   void share_frozen();
-  /// After parameters were set: makes of them what layers compute with. Collective.
+  /// Updates what layers compute with (low-precision copies) after parameters were set. Collective.
   void refresh_low();
   /// Error(kUsage) where a checkpoint is of another base than `init`.
   void check_same_base(const SafetensorsFile& file, const std::string& source) const;
 
-  /// Waits until all ranks of the replica are here, where there are several.
-  void meet_replica() {
+  /// A barrier of the replica's ranks, if there are several.
+  void replica_barrier() {
     if (replica_) replica_->barrier({.step = step_});
   }
-  /// What algorithms take for all ranks there are: this one, or those at this place of a replica.
-  Transport& between() const { return replica_ ? replica_->between() : transport_; }
+  /// The transport that algorithms see: between all ranks or, with replicas, between those at the
+  /// same place of each.
+  Transport& algorithm_transport() const { return replica_ ? replica_->between() : transport_; }
   int replica_size() const { return replica_ ? replica_->size() : 1; }
 
   TrainConfig& config_;
@@ -269,12 +273,12 @@ class Trainer {
   double target_flops_;
   std::vector<std::optional<double>> part_traffic_;  ///< step_traffic() of each part
 
-  std::int64_t first_step_ = 0;         ///< of this process
-  std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters at that step
+  std::int64_t first_step_ = 0;                 ///< of this process
+  std::vector<std::string> initial_checksums_;  ///< of the buckets' parameters at that step
 
-  std::int64_t step_ = 0;  ///< updates done, or left out
-  std::int64_t to_leave_out_ = 0;
-  bool left_out_ = false;  ///< the last one was
+  std::int64_t step_ = 0;  ///< updates done or skipped
+  std::int64_t steps_to_skip_ = 0;
+  bool skipped_ = false;  ///< the last step was
   std::vector<Algorithm::Meeting> meetings_;
   /// image_side_: the loader's, 0 where images have one size
   std::int64_t loader_epoch_ = 0, image_side_ = 0;

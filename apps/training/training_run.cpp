@@ -46,8 +46,8 @@ enum Field : std::size_t {
   kFields
 };
 
-/// Steps between questions whether any rank was told to stop. A question is answered so many steps
-/// later at the latest, so that no step waits for it. Ranks whose steps may differ wait for each
+/// Steps between questions whether any rank was told to stop. A question is answered at the latest
+/// when the next is due, so that no step waits for it. Ranks whose steps may differ wait for each
 /// other at lines of metrics, and here no sooner if they can help it.
 constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
 
@@ -133,7 +133,7 @@ ExitCode TrainingRun::run_steps() {
   if (config_.state.checkpoint.interval.first_due(step(), length) < total)
     checkpoints_.give_used(trainer_.state());
   bool stopped = owes_test_ && step() < total && !test(false);
-  if (stopped) return ExitCode::kStopped;  // what it went on from is still there
+  if (stopped) return ExitCode::kStopped;  // the checkpoint that it continued from is still there
   trainer_.take_wait_seconds();
   if (after_loss_) post_owed_metrics();
   while (step() < total && !stopped && !joins_ && !ended_early()) {
@@ -361,11 +361,11 @@ void TrainingRun::save_checkpoint(bool last) {
   if (trainer_.algorithm().steps.leaves_out) checkpoints_.finish();
 }
 
-std::optional<SafetensorsFile> TrainingRun::kept_state(bool lost) {
+std::optional<SafetensorsFile> TrainingRun::handover_state(bool lost) {
   losses().drain();
   for (const PostedLine& line : posted_)
     losses().reset(losses().sum() + line.loss_sum, losses().count() + line.losses);
-  std::optional<SafetensorsFile> state = trainer_.kept_state();
+  std::optional<SafetensorsFile> state = trainer_.handover_state();
   if (state) add_to(*state);
   if (state && lost) state->metadata[kLost] = "1";
   return state;
@@ -410,7 +410,7 @@ void TrainingRun::offer_state() {
       trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every != 0)
     return;
   trainer_.finish();
-  std::optional<SafetensorsFile> state = trainer_.kept_state();
+  std::optional<SafetensorsFile> state = trainer_.handover_state();
   if (!state) return;
   offered_step_ = trainer_.algorithm_steps();
   joining_.membership->offer(
@@ -516,7 +516,7 @@ void TrainingRun::write_summary() {
         {"hosts", hosts},
         {"device", backend_.description()},
         {"precision", name_of(config_.device.compute)},
-        {"transport", trainer_.carried_by()},
+        {"transport", trainer_.exchange_name()},
         {"algorithm", config_.sync.algorithm.name},
         {"topology", config_.sync.topology_name},
         {"consensus_distance", result_->consensus_distance},

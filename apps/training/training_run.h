@@ -31,22 +31,22 @@ class TrainingRun {
   /// How ranks join a run; without a membership none do.
   struct Joining {
     Membership* membership;
-    /// Why the run cannot go on with one rank more from a step on; empty if it can. On rank 0
+    /// Why the run cannot continue with one rank more from a step on; empty if it can. On rank 0
     std::function<std::string(std::int64_t step)> why_not;
   };
   TrainingRun(Trainer& trainer, std::string folder, Joining joining = {});
-  /// Continues from a checkpoint that the trainer has read. `after_loss`: from kept_state(), and a
-  /// line of metrics may have awaited the numbers of the lost rank.
+  /// Continues from a checkpoint that the trainer has read. `after_loss`: from handover_state(),
+  /// and a line of metrics may have awaited the numbers of the lost rank.
   void resume(const SafetensorsFile& state, const std::string& source, bool after_loss = false);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
   ExitCode run();
-  /// Key in what is kept after the loss of a rank.
+  /// Key in the metadata of a state after the loss of a rank.
   static constexpr const char* kLost = "lost";
   /// Whether run() has ended since a rank is about to join.
   bool joins() const { return joins_; }
-  /// This rank's state to go on from with other ranks, after run() has ended so, or has failed
-  /// since a rank was lost. Numbers that the lost rank did not add to are counted again.
-  std::optional<SafetensorsFile> kept_state(bool lost);
+  /// This rank's state to continue from with other ranks, after run() has ended so, or has failed
+  /// because a rank was lost. Numbers that the lost rank did not add to are counted again.
+  std::optional<SafetensorsFile> handover_state(bool lost);
 
  private:
   ExitCode run_steps();
@@ -95,9 +95,9 @@ class TrainingRun {
   enum Joins : std::int8_t { kNever, kAtOuterStep, kNow };
   /// On rank 0. Refuses those that cannot be let in; others first get a state.
   Joins asked_to_join();
-  /// On rank 0: hands a copy of this rank's state over to those who wait, while all go on.
+  /// On rank 0: offers a copy of this rank's state to waiting processes, while training continues.
   void offer_state();
-  /// Whether this step and an earlier one of the algorithm have the same outer step behind them.
+  /// Whether this step and an earlier one of the algorithm follow the same outer step.
   bool same_period(std::int64_t algorithm_steps) const;
   /// Whether a rank is to join after this step.
   bool joins_now() const;
@@ -141,7 +141,7 @@ class TrainingRun {
   bool joins_at_once_ = false;  ///< it has a state, so that it need not wait for an outer step
   /// Of the algorithm: the step of the question that is under way, and of the state on offer
   std::int64_t asked_step_ = 0, offered_step_ = -1;
-  bool fits_ = false;     ///< the run can go on with one rank more
+  bool fits_ = false;     ///< the run can continue with one rank more
   bool renewed_ = false;  ///< a state was offered again, as an outer step came first
   bool joins_ = false, after_loss_ = false;
   /// At which ranks agreed to stop in a meeting, or that one joins; -1: none

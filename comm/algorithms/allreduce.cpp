@@ -89,7 +89,7 @@ class AllReduce final : public Algorithm {
     settle(tickets_[bucket], static_cast<int>(bucket));
     if (sums_.empty()) return;
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
-    // Of two ranks, what came is the other's
+    // Of two ranks, what arrived is the other's
     site_.backend.weighted_sum({.in = {sums_[bucket]},
                                 .weight = {1.0},
                                 .terms = 1,

@@ -73,7 +73,7 @@ class Asynchronous final : public Averages {
     }
     return true;
   }
-  /// Waits for the average where it has not come.
+  /// Waits for the average if it has not arrived.
   void use() {
     for (int b = 0; b < buckets(); ++b) {
       const Tensor sum = wait_mean(b);

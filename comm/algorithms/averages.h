@@ -18,8 +18,8 @@ StatesAt read_states(ConfigSection& config);
 std::string fp16_fault(StatesAt states);
 
 /// Base class of algorithms in which ranks train with an inner algorithm and synchronise after some
-/// steps. With a delay the exchange starts so many steps before, is waited for and saved at a
-/// checkpoint, and used by conclude().
+/// steps. With a delay the exchange starts that number of steps before; a checkpoint waits for it
+/// and saves it, and conclude() uses it.
 class Averages : public Algorithm {
  public:
   Averages(const AlgorithmSite& site, std::unique_ptr<Algorithm> inner, StatesAt states,

@@ -107,7 +107,8 @@ class DiLoCo final : public Averages {
   std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks', or an encoded mean
   std::vector<Ticket> tickets_;
   std::unique_ptr<CodedMean> encoded_;
-  std::vector<char> halves_;  ///< by bucket: of encoded_, so many were started and not finished
+  std::vector<char>
+      halves_;  ///< by bucket: how many halves of encoded_ were started and not finished
   CodedMean::Wait waiting_ = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
 };
 
@@ -245,7 +246,7 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
         {.name = "carried_weights", .dtype = DType::kFloat64, .numbers = settings.fragments});
   }
   AlgorithmEquality equality{.rule_states = settings.states != StatesAt::kLocal, .equal_states = 2};
-  // What stays of a rank's own parameters is no other's.
+  // With a blend each rank keeps a share of its own parameters, so that they are equal nowhere.
   if (settings.blend == 0.0)
     equality.after = [settings](std::int64_t steps, int b, int buckets) {
       return settings.meets(b, buckets, steps - 1);

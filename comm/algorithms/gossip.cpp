@@ -71,7 +71,7 @@ class ConsensusControl {
   double above_;
   std::int64_t check_every_, interval_, step_ = 0, rounds_ = 0;
   bool summing_ = false, measuring_ = false, global_next_ = false;
-  Tensor own_, sums_, saved_, apart_;  ///< fp64 [2] of this rank and of all; x - c of a bucket
+  Tensor own_, sums_, saved_, difference_;  ///< fp64 [2] of this rank and of all; x - c of a bucket
   Ticket ticket_ = 0;
 };
 
@@ -107,9 +107,9 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
   if (!measuring_) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
   if (!mix.received.empty()) {
-    if (!apart_ || apart_.elements() < x.elements())
-      apart_ = Tensor(backend_, x.shape(), x.dtype());
-    const Tensor difference = apart_.slice(0, Shape{x.elements()});
+    if (!difference_ || difference_.elements() < x.elements())
+      difference_ = Tensor(backend_, x.shape(), x.dtype());
+    const Tensor difference = difference_.slice(0, Shape{x.elements()});
     std::vector<Tensor> terms{x};
     std::vector<double> weights{1.0 - mix.self_weight};
     for (std::size_t k = 0; !mix.encoded && k < mix.received.size(); ++k) {
@@ -175,13 +175,16 @@ void ConsensusControl::restore() {
 class Gossip final : public Bucketwise {
  public:
   Gossip(const AlgorithmSite& site, const GossipSettings& settings,
-         std::function<bool(std::int64_t)> quiet, Tensor control)
-      : Bucketwise(site), settings_(settings), when_{settings.interval}, quiet_(std::move(quiet)) {
+         std::function<bool(std::int64_t)> skips_exchange, Tensor control)
+      : Bucketwise(site),
+        settings_(settings),
+        when_{settings.interval},
+        skips_exchange_(std::move(skips_exchange)) {
     if (settings.global_above > 0.0 && ranks() > 1) {
-      // Every mix is measured where steps without an exchange come in between: which is the last
-      // before a check is not known.
+      // Where steps skip their exchange it is not known which mix is the last one before a check:
+      // then every mix is measured.
       const std::int64_t apart =
-          quiet_ ? settings.check_every + settings.interval : settings.interval;
+          skips_exchange_ ? settings.check_every + settings.interval : settings.interval;
       control_.emplace(site, settings.global_above, settings.check_every, apart,
                        std::move(control));
       site_.topology = &control_->topology();
@@ -212,7 +215,7 @@ class Gossip final : public Bucketwise {
       control_->settle(wait_for_sums());
       control_->save();
     }
-    updater_.join();  // the update stream has waited, and what follows reads on the compute stream
+    updater_.join();  // the update stream has waited, and parameters are read on the compute stream
   }
 
   void resume(std::int64_t step) override {
@@ -224,7 +227,7 @@ class Gossip final : public Bucketwise {
     for (Mixer* states : states_) states->resume(step, mixes_states(used_in(step)) ? used_ : -1);
   }
   void resume_after_loss(std::int64_t step) override {
-    // What was saved last may be of different steps: begins anew on all ranks
+    // Control states that were saved last may be of different steps: reset them on all ranks.
     if (control_) control_->save();
     resume(step);
   }
@@ -240,7 +243,7 @@ class Gossip final : public Bucketwise {
       const bool global =
           settings_.global_every > 0 && (exchange + 1) % settings_.global_every == 0;
       const std::int64_t round = exchange >= 0 ? control_->next_round(global) : -1;
-      started_ = quiet(step) ? -1 : round;
+      started_ = skips_exchange(step) ? -1 : round;
       control_->in_flight = settings_.adapt_then_combine ? -1 : started_;
       if (settings_.adapt_then_combine ? started_ >= 0 : used_ >= 0) control_->start_measuring();
     }
@@ -275,13 +278,15 @@ class Gossip final : public Bucketwise {
   }
 
  private:
-  bool quiet(std::int64_t step) const { return quiet_ && step >= 0 && quiet_(step); }
+  bool skips_exchange(std::int64_t step) const {
+    return skips_exchange_ && step >= 0 && skips_exchange_(step);
+  }
   // Exchanges, counted; without consensus control their numbers are the topology's rounds.
   std::int64_t used_in(std::int64_t t) const {
-    return settings_.adapt_then_combine || quiet(t - 1) ? -1 : when_.used_in(t);
+    return settings_.adapt_then_combine || skips_exchange(t - 1) ? -1 : when_.used_in(t);
   }
   std::int64_t started_after(std::int64_t t) const {
-    return quiet(t) ? -1 : when_.started_after(t);
+    return skips_exchange(t) ? -1 : when_.started_after(t);
   }
   bool mixes_states(std::int64_t exchange) const {
     return !states_.empty() && exchange >= 0 && (exchange + 1) % settings_.mix_states == 0;
@@ -296,10 +301,10 @@ class Gossip final : public Bucketwise {
                        largest > 0.0 ? std::pow(info_.lr / largest, settings_.power) : 1.0);
     }
     if (share == 1.0 || mix.received.empty()) return mix;
-    partly_ = mix;
-    partly_.self_weight = (1.0 - share) + share * mix.self_weight;
-    for (double& weight : partly_.weights) weight *= share;
-    return partly_;
+    scaled_mix_ = mix;
+    scaled_mix_.self_weight = (1.0 - share) + share * mix.self_weight;
+    for (double& weight : scaled_mix_.weights) weight *= share;
+    return scaled_mix_;
   }
 
   /// Mixes the states with exchange `exchange`, whose round is `round`.
@@ -316,13 +321,13 @@ class Gossip final : public Bucketwise {
 
   GossipSettings settings_;
   ExchangeSteps when_;
-  std::function<bool(std::int64_t)> quiet_;
+  std::function<bool(std::int64_t)> skips_exchange_;
   std::unique_ptr<WithGlobalRounds> with_global_rounds_;
   std::optional<ConsensusControl> control_;
   std::int64_t used_ = -1, started_ = -1;  ///< the rounds of this step's exchanges
   /// One a state of the optimizer; empty where they are not mixed
   std::vector<Mixer*> states_;
-  Mix partly_;
+  Mix scaled_mix_;
 };
 
 }  // namespace
@@ -422,8 +427,9 @@ AlgorithmGrowth growth_of(const GossipSettings& settings) {
 }
 
 std::unique_ptr<Algorithm> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
-                                       std::function<bool(std::int64_t)> quiet, Tensor control) {
-  return std::make_unique<Gossip>(site, settings, std::move(quiet), std::move(control));
+                                       std::function<bool(std::int64_t)> skips_exchange,
+                                       Tensor control) {
+  return std::make_unique<Gossip>(site, settings, std::move(skips_exchange), std::move(control));
 }
 
 AlgorithmPlan plan_gossip(ConfigSection& config) {

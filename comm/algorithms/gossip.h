@@ -13,9 +13,9 @@ namespace starling {
 struct GossipSettings {
   bool adapt_then_combine = false;  ///< order atc; otherwise awc, which overlaps with computation
   std::int64_t interval = 1;        ///< steps from one exchange to the next
-  /// Every so many exchanges one is the mean over all ranks; 0: never
+  /// Every global_every-th exchange is the mean over all ranks; 0: never
   std::int64_t global_every = 0;
-  /// Every so many exchanges the optimizer's states are mixed, too; 0: never
+  /// With every mix_states-th exchange the optimizer's states are mixed, too; 0: never
   std::int64_t mix_states = 0;
   double mixing = 1.0;  ///< α: c = (1-α)·x + α·mix
   /// δ of ConsensusControl; 0: off
@@ -29,10 +29,10 @@ GossipSettings read_gossip(ConfigSection& config);
 std::vector<KeptState> states_of(const GossipSettings& settings);
 std::vector<StepKey> step_keys_of(const GossipSettings& settings);
 AlgorithmGrowth growth_of(const GossipSettings& settings);
-/// `quiet(t)`: there is no exchange after step t, although its round is counted; null: never.
-/// `control`: the state for ConsensusControl, if states_of() has one.
+/// `skips_exchange(t)`: whether there is no exchange after step t, whose round is counted all the
+/// same; null: never. `control`: the state for ConsensusControl, if states_of() has one.
 std::unique_ptr<Algorithm> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
-                                       std::function<bool(std::int64_t)> quiet = {},
+                                       std::function<bool(std::int64_t)> skips_exchange = {},
                                        Tensor control = {});
 
 /// Which exchange (counted from 0; -1: none) a step uses, and which starts after it.

@@ -43,7 +43,7 @@ class GossipDiLoCo final : public Averages {
   }
   void finish() override {
     Averages::finish();
-    anchors_.settle();  // what has come stays until the next outer step
+    anchors_.settle();  // what has arrived stays until the next outer step
     outer_.join();
   }
 

@@ -71,7 +71,7 @@ class InReplica final : public Algorithm {
     of_parts.ranks_per_node = site.ranks_per_node;
     of_parts.period = site.period;
     of_parts.clip = site.clip;
-    // The norm of a bucket is over all parts, so that all ranks must come to it in the same order.
+    // The norm of a bucket is over all parts, so that all ranks must reach it in the same order.
     of_parts.in_backward = site.in_backward && !(site.clip.norm > 0.0 && site.clip.per_bucket);
     of_parts.overlap = site.overlap;
     of_parts.check_overflow = site.check_overflow;

@@ -20,7 +20,7 @@ struct OuterSettings {
   bool nesterov = true;
   StatesAt states = StatesAt::kLocal;
 
-  /// Whether bucket b of so many takes an outer step after step t.
+  /// Whether bucket b of `buckets` takes an outer step after step t.
   bool meets(int b, int buckets, std::int64_t t) const {
     return since_first(b, buckets, t) % period == 0;
   }

@@ -90,15 +90,15 @@ struct QuorumDecision {
 };
 
 /// Outer steps that wait for a quorum of the ranks. Each rank sends its difference and a weight to
-/// all others. Rank 0 decides who takes part: once q differences have come to it, its own among
-/// them, and then all others' have, or the grace has passed. A rank that missed three outer steps
-/// running is not waited for until one of its differences came in time. Rank 0 tells all others its
+/// all others. Rank 0 decides who takes part: once q differences have arrived, its own among them,
+/// and then all others' have, or the grace has passed. A rank that missed three outer steps running
+/// is not waited for until one of its differences arrives in time. Rank 0 tells all others its
 /// decision, so that they know by one message of one rank.
 ///
 /// A rank takes part in the outer steps 0, 1, … in order. One that is behind finds what it needs in
-/// the others' sends, which stay in their memory until it takes them: after kMostKept of them
-/// a sender waits for it. Between two ranks, messages are taken in the order in which they were
-/// sent: a word, after one that announces a difference that. What comes for an outer step that was
+/// the others' sends, which stay in their memory until it takes them: after kMostKept of them a
+/// sender waits for it. Between two ranks, messages are taken in the order in which they were sent:
+/// a word, after one that announces a difference that. What arrives for an outer step that was
 /// decided without it is dropped. So is a difference of another length, code or weight than there
 /// can be: the rank has then nothing to add to that outer step.
 ///
@@ -142,8 +142,8 @@ class Quorum {
   const Tensor& difference_of(int rank) const;
   /// On to the next outer step.
   void next();
-  /// Waits until no message of any rank is under way. Collective, when all ranks have come to the
-  /// same outer step. Afterwards listen() goes on.
+  /// Waits until no message of any rank is under way. Collective, when all ranks have reached the
+  /// same outer step. Afterwards listen() continues.
   void pause(std::int64_t step);
 
   /// For the grace's lower limit: how long an inner step took.
@@ -194,7 +194,7 @@ class Quorum {
   }
   Peer& peer(int j) { return peers_[static_cast<std::size_t>(j)]; }
   const Answer& answer(int j) const { return answers_[static_cast<std::size_t>(j)]; }
-  /// Goes on with one message of a rank; false if there is nothing to go on with.
+  /// Continues with one message of a rank; false if there is nothing to do.
   bool advance(int j);
   void await_word(int j);
   void read_word(int j);

@@ -18,7 +18,7 @@ namespace {
 /// A rank that others wait for ends its steps early: once q others have begun to send, and its
 /// steps to the outer step would take longer than half the grace that is left, it sends what it has
 /// trained so far. It also ends them once it learns that the outer step was taken without it. Then
-/// it leaves out the steps up to the outer step, and goes on where the others are. So ranks of
+/// it skips the steps up to the outer step, and continues where the others are. So ranks of
 /// different speed stay in the same period, and training ends for all at once.
 class QuorumDiLoCo final : public Averages {
  public:
@@ -107,7 +107,7 @@ class QuorumDiLoCo final : public Averages {
   std::int64_t step_of(std::int64_t outer) const { return (outer + 1) * apart() - 1; }
   std::size_t fragment() const { return index(next_ % settings_.fragments); }
   bool feeds_back() const { return code_.error_decay > 0.0; }
-  /// The states behind the residual, if there is one.
+  /// The states that follow the residual, if there is one.
   Tensor kept_difference(int b) { return state(b, kResidual + (feeds_back() ? 1 : 0)); }
   Tensor kept_weights() { return state(0, kResidual + (feeds_back() ? 2 : 1)); }
   /// A fragment's difference is one message: its buckets' parts, each from a place on that suits
@@ -235,7 +235,7 @@ class QuorumDiLoCo final : public Averages {
   std::vector<std::int64_t> trained_;          ///< by fragment: steps since its anchor
   std::vector<double> carried_weights_;        ///< by fragment; 0: nothing is carried
   Tensor mean_;                                ///< of a bucket, or its difference
-  std::vector<Tensor> residuals_before_;       ///< by bucket: for a difference that comes too late
+  std::vector<Tensor> residuals_before_;  ///< by bucket: for a difference that arrives too late
   Quorum quorum_;
   std::int64_t next_ = 0;                     ///< the next outer step
   const QuorumDecision* decision_ = nullptr;  ///< of the outer step that is being taken

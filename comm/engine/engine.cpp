@@ -37,10 +37,10 @@ constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for ot
 constexpr auto kQuestionAfter = std::chrono::seconds(1);
 constexpr double kLeastLateSeconds = 1.5;  // a rank is not called late before it could answer
 
-/// Operations whose memory the library may still touch after a lost rank: kept for good.
+/// Operations whose memory the library may still touch after a lost rank: leaked on purpose.
 std::vector<std::shared_ptr<WireOperation>>& graveyard() {
-  static auto* kept = new std::vector<std::shared_ptr<WireOperation>>();
-  return *kept;
+  static auto* operations = new std::vector<std::shared_ptr<WireOperation>>();
+  return *operations;
 }
 
 /// A collective call of the control plane; all else belongs to a lane of exchanges.
@@ -82,15 +82,15 @@ class WireEngine {
 
   double timeout_;
   std::unique_ptr<Wire> wire_;
-  std::vector<std::shared_ptr<WireOperation>> active_;  ///< under the wire's lock
+  std::vector<std::shared_ptr<WireOperation>> active_;  ///< guarded by Wire::lock()
   std::unordered_map<Ticket, std::shared_ptr<WireOperation>> tickets_;
   Ticket last_ticket_ = 0;
   std::int64_t calls_ = 0;  ///< of the control plane so far, equal on all ranks
-  /// The completed ones among them; under the wire's lock
+  /// The completed ones among them; guarded by Wire::lock()
   std::int64_t calls_through_ = 0;
   LateRanks late_;
 
-  std::mutex mutex_;  ///< of the following
+  std::mutex mutex_;  ///< guards the following
   std::condition_variable wake_;
   std::vector<std::shared_ptr<WireOperation>> queue_;
   std::uint64_t starts_ = 0;  ///< number of started operations, so that none is missed in a sleep
@@ -207,7 +207,8 @@ bool WireEngine::wait_until(const WireOperation& operation, Clock::time_point li
     ~HandBack() {
       const std::scoped_lock lock(engine.mutex_);
       engine.caller_drives_ = false;
-      if (engine.tickets_.size() > 1) engine.wake_.notify_one();  // there is more under way
+      if (engine.tickets_.size() > 1)
+        engine.wake_.notify_one();  // other operations are still in flight
     }
   } hand_back{*this};
 
@@ -257,7 +258,7 @@ void WireEngine::give_up(const WireOperation& operation) {
     const std::scoped_lock lock(wire_->lock());
     const std::vector<int> missing = operation.missing();
     for (const int rank : operation.partners()) {
-      awaited.push_back(wire_->known_of(rank));
+      awaited.push_back(wire_->status_of(rank));
       awaited.back().missing = std::binary_search(missing.begin(), missing.end(), rank);
     }
   }
@@ -274,7 +275,7 @@ void WireEngine::warn_of_late_ranks(const WireOperation& operation, double waite
   if (operation.finished()) return;
   for (const int rank : operation.missing()) {
     if (late_.due(rank, waited))
-      late_.warn(wire_->known_of(rank), waited, with_copies(operation.what(), operation.flow()),
+      late_.warn(wire_->status_of(rank), waited, with_copies(operation.what(), operation.flow()),
                  operation.label());
   }
 }

@@ -62,7 +62,7 @@ class NeighbourOperation final : public WireOperation {
   struct Sent {
     int peer;
     Clock::time_point when;
-    bool tells, whole;
+    bool is_sample, whole;
   };
   std::size_t piece_bytes() const {
     const std::size_t total = send_.bytes();
@@ -98,7 +98,7 @@ class NeighbourOperation final : public WireOperation {
   void note_sent(const Sent& piece) {
     const double seconds = std::chrono::duration<double>(Clock::now() - piece.when).count();
     wire_.window_to(piece.peer)
-        .arrived(piece.whole ? seconds : std::numeric_limits<double>::infinity(), piece.tells);
+        .arrived(piece.whole ? seconds : std::numeric_limits<double>::infinity(), piece.is_sample);
   }
   bool all_sent() const {
     return std::all_of(sent_.begin(), sent_.end(),
@@ -128,7 +128,7 @@ class NeighbourOperation final : public WireOperation {
   std::vector<std::size_t> sent_;  ///< bytes posted, per receiver
   std::vector<Sent> pieces_sent_;
   std::vector<bool> came_;  ///< with a flow: by sender and piece
-  /// With a flow: pieces that have come without a gap, per sender
+  /// With a flow: pieces that have arrived without a gap, per sender
   std::vector<std::size_t> whole_;
   bool posted_ = false;
 };

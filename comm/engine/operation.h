@@ -48,7 +48,7 @@ class WireOperation {
   const std::shared_ptr<Flow> flow_;
 
  private:
-  std::size_t ready_ = 0;  ///< as the flow last said
+  std::size_t ready_ = 0;  ///< bytes, as the flow last reported
   std::string what_;
   std::vector<int> partners_;
   ExchangeLabel label_;  ///< step -1: not part of a step
@@ -64,7 +64,7 @@ class WireCall : public WireOperation {
   virtual const std::vector<std::byte>& bytes() const = 0;
 };
 
-/// Wire::make_call() by the wire's own messages, of this tag: for libraries without collective
+/// Wire::make_call() by point-to-point messages of this tag: for libraries without collective
 /// calls.
 std::shared_ptr<WireCall> make_message_call(Wire& wire, int tag, Wire::Call kind, std::string what,
                                             std::vector<std::byte> mine,
@@ -77,8 +77,8 @@ std::unique_ptr<WireOperation> make_neighbour_operation(Wire& wire, const Exchan
                                                         const ExchangeLabel& label,
                                                         std::shared_ptr<Flow> flow);
 /// Exchange::Kind::kGroupSum: out = Σ over the group of in, in rank order; out may be in where the
-/// types are the same (sum_type()). Exchange::Kind::kNodes: out = the mix. kScatterSum, kGather: as
-/// they say.
+/// types are the same (sum_type()). Exchange::Kind::kNodes: out = the mix. kScatterSum, kGather:
+/// see Exchange::Kind.
 std::unique_ptr<WireOperation> make_group_operation(Wire& wire, const Exchange& exchange,
                                                     const Tensor& in, const Tensor& out,
                                                     std::string what, const ExchangeLabel& label,

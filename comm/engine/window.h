@@ -26,41 +26,42 @@ inline constexpr double kPairWindow = static_cast<double>(kPieceBytes) * kMostPi
 /// flight, w · (1 - shortest time / time) are queued.
 class PieceWindow {
  public:
-  bool open() const { return under_way_ < most_; }
-  int most() const { return most_; }
+  bool open() const { return under_way_ < limit_; }
+  int limit() const { return limit_; }
   /// A piece was sent. Returns whether its time can be used: the first ones after a pause may wait
   /// for a late peer.
   bool sent() {
-    if (under_way_++ == 0) in_a_row_ = 0;
-    return ++in_a_row_ > most_;
+    if (under_way_++ == 0) consecutive_ = 0;
+    return ++consecutive_ > limit_;
   }
   /// A piece arrived, `seconds` after it was sent; infinity for a small one, which is ignored.
-  void arrived(double seconds, bool tells) {
+  void arrived(double seconds, bool is_sample) {
     --under_way_;
-    quickest_ = std::min(quickest_, seconds);
-    if (!tells || quickest_ < kLongLink || !std::isfinite(seconds) ||
-        ++since_change_ < (growing_ ? 1 : most_))
+    min_time_ = std::min(min_time_, seconds);
+    if (!is_sample || min_time_ < kLongLink || !std::isfinite(seconds) ||
+        ++since_change_ < (growing_ ? 1 : limit_))
       return;
-    const double waiting = most_ * (1.0 - quickest_ / seconds);
+    const double waiting = limit_ * (1.0 - min_time_ / seconds);
     since_change_ = 0;
-    // Of large windows a share, since every piece's time varies. While the window grows its pieces
-    // leave in one burst, whose last ones wait for the first.
-    if (waiting < std::max(1.5, (growing_ ? 0.25 : 0.1) * most_)) {
-      most_ = std::min(most_ + (growing_ ? 1 : std::max(1, most_ / 16)), kMostPieces);
+    // For large windows the thresholds are a fraction of the window, since the times of pieces
+    // vary. While the window grows its pieces leave in one burst, whose last ones wait for the
+    // first.
+    if (waiting < std::max(1.5, (growing_ ? 0.25 : 0.1) * limit_)) {
+      limit_ = std::min(limit_ + (growing_ ? 1 : std::max(1, limit_ / 16)), kMostPieces);
     } else {
       growing_ = false;
-      if (waiting > std::max(4.0, 0.25 * most_))
-        most_ = std::max(most_ - std::max(1, most_ / 8), kFewestPieces);
+      if (waiting > std::max(4.0, 0.25 * limit_))
+        limit_ = std::max(limit_ - std::max(1, limit_ / 8), kFewestPieces);
     }
   }
 
  private:
   static constexpr double kLongLink = 1e-3;  // seconds; below this kFewestPieces fill a link
 
-  int under_way_ = 0, most_ = kFewestPieces, since_change_ = 0, in_a_row_ = 0;
+  int under_way_ = 0, limit_ = kFewestPieces, since_change_ = 0, consecutive_ = 0;
   // Slow start, until a queue was seen once: the window grows with each piece, not each window
   bool growing_ = true;
-  double quickest_ = std::numeric_limits<double>::infinity();
+  double min_time_ = std::numeric_limits<double>::infinity();
 };
 
 /// Pieces of one group's sum in flight, each in as many chunks as there are members; and of a round

@@ -54,7 +54,7 @@ std::vector<std::byte> Wire::take_scratch(std::size_t bytes) {
   return scratch;
 }
 
-void fail_of_length(int peer) {
+void fail_wrong_length(int peer) {
   fail(ExitCode::kLost, "transport",
        "the message that rank {} has sent is of another length than this rank awaits: ranks "
        "exchange different things, such as where one leaves an exchange out; `starling-doctor "

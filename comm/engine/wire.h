@@ -12,17 +12,16 @@
 #include "comm/transport.h"
 
 // This folder: a Transport over any library that sends messages from rank to rank.
-// - wire: what such a library has to do; comm/mpi and comm/zeromq implement it
+// - wire: the interface that such a library implements, in comm/mpi and comm/zeromq
 // - operation, neighbour_operation, group_operation: an exchange as a state machine of requests;
 //   message_call: a collective call
 // - engine: the thread that makes progress, the Transport and its control plane
 
 namespace starling::detail {
 
-/// Operations of a lane between two ranks under way at once.
+/// Most operations in flight per lane and pair of ranks.
 inline constexpr std::uint32_t kTagCycle = 4096;
-/// Exclusive limit on tags; the upper half is for collective calls of wires without such of their
-/// own.
+/// Exclusive limit on tags; the upper half is for collective calls of wires whose library has none.
 inline constexpr int kMostTag = 32768;
 static_assert(2 * kTagCycle * kLanes <= kMostTag / 2);
 
@@ -81,9 +80,8 @@ class RequestSet {
 
 class WireCall;
 
-/// The ranks of a job and the messages between them. What makes something, and the tags, are called
-/// on the transport's thread; all else under lock(), on any thread. Error(kLost) if the library
-/// fails.
+/// The ranks of a job and the messages between them. make_*() and next_*_tag() are called on the
+/// transport's thread; all else under lock(), on any thread. Error(kLost) if the library fails.
 class Wire {
  public:
   Wire() = default;
@@ -101,19 +99,19 @@ class Wire {
   virtual std::shared_ptr<WireCall> make_call(Call kind, std::string what,
                                               std::vector<std::byte> mine, std::vector<int> counts,
                                               int root) = 0;
-  /// Receives what has come besides the requests' messages, and answers it. Returns whether there
-  /// was anything that operations should look at.
+  /// Handles messages that belong to no request. Returns whether operations should test their
+  /// requests.
   virtual bool poll() = 0;
-  /// Asks a rank for a sign of life. Its engine answers with what it last noted.
+  /// Asks a rank for a sign of life. Its wire answers with the exchange that it last started.
   virtual void ask(int rank) = 0;
   virtual void note_started(const ExchangeLabel& label) = 0;
   /// What is known about a rank that is late.
-  virtual AwaitedRank known_of(int rank) const = 0;
+  virtual AwaitedRank status_of(int rank) const = 0;
   /// A rank is lost, and others may still wait in operations of this wire: ends their waits if the
   /// library can.
   virtual void revoke() = 0;
   /// Operations are left unfinished. Returns whether the library may still access their memory, so
-  /// that they, and this object, must be kept for good.
+  /// that they, and this object, must never be freed.
   virtual bool abandon() = 0;
 
   int rank() const { return rank_; }
@@ -142,13 +140,13 @@ class Wire {
 /// A transport over a wire. Waits time out after `timeout_seconds`.
 std::unique_ptr<Transport> make_wire_transport(std::unique_ptr<Wire> wire, double timeout_seconds);
 
-/// Throws Error(kLost): a message of another length has come from this rank.
-[[noreturn]] void fail_of_length(int peer);
+/// Throws Error(kLost): a message of unexpected length has arrived from this rank.
+[[noreturn]] void fail_wrong_length(int peer);
 
 /// What a rank has last started, as answered to Wire::ask(): "last started the exchange of step 7,
 /// bucket 2"; empty before the first step.
 std::string last_started(std::int64_t step, std::int64_t bucket);
-/// The same in a sentence about a rank that has answered.
+/// The same as part of a message about a late rank that has answered.
 std::string alive_text(std::int64_t step, std::int64_t bucket);
 
 }  // namespace starling::detail

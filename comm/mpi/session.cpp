@@ -369,7 +369,7 @@ std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
                                          static_cast<int>(ExitCode::kLost), text);
         std::fprintf(stderr, "%s\n", text.c_str());
         std::fflush(nullptr);
-        std::_Exit(0);  // mpirun's status is to be that of those that go on
+        std::_Exit(0);  // mpirun's status is to be that of those that continue
       }
       left.insert(left.end(), broken.leaving.begin(), broken.leaving.end());
       next = whole;

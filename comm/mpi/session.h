@@ -59,8 +59,8 @@ class MpiSession {
   std::string why_not_survive() const;
   /// From now on a lost rank does not end the job. Instead, waits for others, and anything that MPI
   /// cannot complete, fail with Error(kLost); then destroy the transports and call
-  /// go_on_without_lost(), within `patience_seconds` of each other. `replica`: so many consecutive
-  /// ranks are lost together (comm/replica.h).
+  /// go_on_without_lost(), within `patience_seconds` of each other. `replica`: the number of
+  /// consecutive ranks that are lost together (comm/replica.h).
   void survive_losses(double patience_seconds, int replica = 1);
   bool surviving() const { return surviving_; }
   struct Loss {

@@ -50,7 +50,8 @@ int MpiRequests::test_some() {
     int kind = 0;
     MPI_Error_class(statuses_[static_cast<std::size_t>(i)].MPI_ERROR, &kind);
     if (kind != MPI_ERR_TRUNCATE) continue;
-    fail_of_length(entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].peer);
+    fail_wrong_length(
+        entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].peer);
   }
   mpi_check(code, "MPI_Testsome");
   if (count == MPI_UNDEFINED) return 0;
@@ -165,7 +166,7 @@ class MpiWire final : public Wire {
   }
   void ask(int rank) override { pulse_.ask(rank); }
   void note_started(const ExchangeLabel& label) override { pulse_.note_started(label); }
-  AwaitedRank known_of(int rank) const override {
+  AwaitedRank status_of(int rank) const override {
     return {rank, pulse_.seconds_since(rank), pulse_.doing(rank), true, pulse_.host(rank)};
   }
   void revoke() override {

@@ -32,7 +32,7 @@ class NcclSetupError : public Error {
 ///
 /// start_exchange() makes the communication stream wait for the update and compute streams, so that
 /// the sent data is final and no update reads a receive buffer. wait() makes the current stream
-/// wait for the event behind it, and throws what the watchdog has found so far. Neighbours: grouped
+/// wait for the event after it, and throws what the watchdog has found so far. Neighbours: grouped
 /// sends and receives on the world's communicator. Group sums: an all-reduce on the group's
 /// communicator (made by prepare()), in NCCL's order of summation; sums of bf16, and of groups that
 /// were not prepared, in shards, each by one member in rank order; kScatterSum and kGather are the

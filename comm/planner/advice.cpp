@@ -316,7 +316,7 @@ std::vector<double> usual_bucket_sizes() { return {1, 4, 25, 100}; }
 
 namespace {
 
-/// What comes to a loss soonest.
+/// The choice that reaches a loss soonest.
 const PlannedChoice& soonest(const Advice& advice) {
   const PlannedChoice& best = advice.choices[advice.best];
   return advice.methods.front().seconds() * kTie < best.seconds() ? advice.methods.front() : best;

@@ -49,7 +49,8 @@ struct Advice {
   std::vector<PlannedChoice> choices;  ///< fastest first
   /// Other algorithms, keys and exchanges, each with its best choice; shortest time to a loss first
   std::vector<PlannedChoice> methods;
-  /// With `methods`: what would be soonest where links between hosts carry so many bytes a second
+  /// With `methods`: what would be soonest at another bandwidth of the links between hosts, in
+  /// bytes a second
   std::vector<std::pair<double, PlannedChoice>> elsewhere;
   std::size_t best = 0;  ///< index of the recommendation in `choices`
   std::string reason;    ///< one line

@@ -99,7 +99,7 @@ class Meter {
     for (std::size_t r = 0; r < layouts.size(); ++r) {
       int local = 0, size = 0;
       if (std::sscanf(layouts[r].c_str(), "%d %d", &local, &size) != 2)
-        fail(ExitCode::kInternal, "planner", "rank {} said nothing", r);
+        fail(ExitCode::kInternal, "planner", "rank {} sent no host layout", r);
       if (r == 0) per_host = size;
       if (size != per_host || local != static_cast<int>(r) % per_host) {
         fail(ExitCode::kUsage, "planner",
@@ -365,7 +365,7 @@ class Meter {
     backend_.fill(tensor, 1.0);
     return tensor;
   }
-  /// out = (a + b) / 2, of arrays with so many bytes.
+  /// out = (a + b) / 2, of arrays of `bytes` bytes.
   WeightedSum sum_of_two(std::int64_t bytes) {
     return {.in = {buffer(bytes), buffer(bytes)},
             .weight = {0.5, 0.5},

@@ -75,7 +75,7 @@ struct StepModel {
   double noise = 0.0;
   bool gossip_whole = false;  ///< MixerKind::whole, see costs_of()
   void exchange_by(const MixerKind& mixer);
-  /// Of all tensors.
+  /// Sum over all tensors.
   double matrix_flops() const;
   double matrix_seconds(double flops) const {
     return matrix_flops_per_second > 0.0 ? flops / matrix_flops_per_second : 0.0;

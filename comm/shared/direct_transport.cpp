@@ -53,18 +53,18 @@ class DirectMixer final : public detail::SharedMixer {
     return any_shares_;
   }
   std::string map(std::vector<Bucket>& buckets) override;
-  void let_go() override {
-    sides_.clear();
+  void unmap() override {
+    mappings_.clear();
     controls_.clear();
     control_ = nullptr;
     blocks_.clear();
   }
   void check() override {}  // waits detect a loss
-  void tell_published(const Progress& now) override {
+  void signal_published(const Progress& now) override {
     control_->pulse.beat(Doing::kPublished, now.label);
     detail::advance(own_counts(now.label.bucket).published, now.count);
   }
-  void tell_released(const ExchangeLabel& label, std::uint32_t count) override {
+  void signal_released(const ExchangeLabel& label, std::uint32_t count) override {
     control_->pulse.beat(Doing::kMixed, label);
     detail::advance(own_counts(label.bucket).released, count);
   }
@@ -104,7 +104,7 @@ std::string DirectMixer::map(std::vector<Bucket>& buckets) {
     if (own) control_ = ControlBlock::make(blocks_[k]->data(), buckets.size());
     controls_[local_[k]] = own ? control_ : reinterpret_cast<ControlBlock*>(blocks_[k]->data());
   }
-  take_sides(blocks_, layout, buckets);
+  map_buffers(blocks_, layout, buckets);
   return {};
 }
 

@@ -53,9 +53,9 @@ class MemorySharing {
   virtual std::string host() const = 0;
   enum class Kind : std::uint8_t {
     kOfEach,   ///< a block of each rank, which it alone writes
-    kSparse,   ///< the same, but memory is taken where a page is first written
-    kOfFirst,  ///< one block, of the first of `local`, which all of them write: the others' are
-               ///< tiny
+    kSparse,   ///< the same, but a page has memory only once it is written
+    kOfFirst,  ///< one block, owned by the first of `local` and written by all of them; the other
+               ///< ranks' blocks are minimal
   };
   /// Allocates a zeroed, page-aligned block of `bytes` for each rank (equal on all ranks of a
   /// host), and maps those of the other ranks in `local`: of this host, ascending, including this

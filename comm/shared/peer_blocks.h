@@ -17,7 +17,8 @@ namespace starling::detail {
 
 /// Counters in their owner's device memory, which only that device sets.
 struct DeviceCounts {
-  alignas(128) std::uint32_t published = 0;  ///< how often its owner's memory was final
+  /// How many exchanges' data its owner has published
+  alignas(128) std::uint32_t published = 0;
   /// How often its owner has finished reading other ranks' memory
   alignas(128) std::uint32_t released = 0;
 };
@@ -25,13 +26,13 @@ struct DeviceCounts {
 /// What a stream waits for, as PeerMemory::Purpose::kind.
 enum class PeerWait : std::uint8_t {
   kNeighbour,    ///< a neighbour's parameters (PeerTransport's mixer)
-  kReaders,      ///< those that read this rank's
-  kParts,        ///< a part of a replica's rank (PeerParts)
-  kPartReaders,  ///< those that read this rank's
+  kReaders,      ///< readers of this rank's parameters
+  kParts,        ///< a staged part of another rank of the replica (PeerParts)
+  kPartReaders,  ///< readers of this rank's staged part
 };
 
-/// A block of device memory of each of some ranks of a host, which all of them have mapped. It
-/// begins with counters. A wait that fails says what a rank did last.
+/// A block of device memory for each of some ranks of a host, which all of them have mapped.
+/// Counters come first in it. A failed wait reports what the awaited rank did last.
 class PeerBlocks {
  public:
   /// `ranks`: ascending, this one included. The arguments outlive this object.
@@ -44,7 +45,7 @@ class PeerBlocks {
   /// Makes a zeroed block for each rank. Returns why there are none, or "". Collective over the
   /// transport; the ranks may be another set on each host.
   std::string open(std::size_t bytes);
-  /// Ends the mappings, once the device is through with them.
+  /// Unmaps the blocks, when the device has finished with them.
   void close();
 
   const std::vector<int>& ranks() const { return ranks_; }
@@ -58,7 +59,7 @@ class PeerBlocks {
   /// Waits for that counter of other ranks.
   void await(const std::vector<int>& ranks, int index, std::uint32_t DeviceCounts::*member,
              std::uint32_t target, int bucket, PeerWait what);
-  /// Throws for a wait that has failed: for `what`.
+  /// Throws Error(kLost) for a failed wait; `what` says what was awaited.
   [[noreturn]] void report(const PeerMemory::Loss& loss, const std::string& what,
                            const ExchangeLabel& label) const;
 

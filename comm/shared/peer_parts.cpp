@@ -22,14 +22,14 @@ bool sums(const Exchange& exchange) { return exchange.kind == Exchange::Kind::kS
 
 }  // namespace
 
-/// An exchange in pieces. Of a part each has `room` elements; a place of a sum has one such range
-/// for each other rank.
+/// An exchange in pieces. A piece has up to `elements_per_piece` elements of each part; a staging
+/// buffer of a sum has one such range for each other rank.
 struct PeerParts::Work {
   const Exchange& exchange;
   const Tensor &send, &receive;
   const ExchangeLabel& label;
   std::uint32_t before = 0;  ///< pieces of earlier exchanges
-  std::int64_t room = 0, pieces = 0;
+  std::int64_t elements_per_piece = 0, pieces = 0;
 
   std::uint32_t count(std::int64_t piece) const {
     return before + static_cast<std::uint32_t>(piece) + 1;
@@ -37,11 +37,12 @@ struct PeerParts::Work {
   /// Elements of a member's part in this piece.
   std::int64_t elements(std::size_t member, std::int64_t piece) const {
     const std::int64_t part = exchange.parts[member + 1] - exchange.parts[member];
-    return std::clamp<std::int64_t>(part - piece * room, 0, room);
+    return std::clamp<std::int64_t>(part - piece * elements_per_piece, 0, elements_per_piece);
   }
   /// Of the tensor that has all parts.
   Tensor slice(const Tensor& whole, std::size_t member, std::int64_t piece) const {
-    return whole.slice(exchange.parts[member] + piece * room, Shape{elements(member, piece)});
+    return whole.slice(exchange.parts[member] + piece * elements_per_piece,
+                       Shape{elements(member, piece)});
   }
 };
 
@@ -69,12 +70,12 @@ PeerParts::PeerParts(Backend& backend, Transport& transport, MemorySharing& shar
       transport_(transport),
       blocks_(backend, transport, sharing, timeout_seconds, std::move(ranks)),
       piece_bytes_(piece_bytes),
-      me_(static_cast<std::size_t>(transport.rank() - blocks_.ranks().front())),
+      own_index_(static_cast<std::size_t>(transport.rank() - blocks_.ranks().front())),
       others_(blocks_.ranks()) {
   std::erase(others_, transport.rank());
 }
 
-bool PeerParts::takes(const Exchange& exchange, const Tensor& send) const {
+bool PeerParts::supports(const Exchange& exchange, const Tensor& send) const {
   return (sums(exchange) || exchange.kind == Exchange::Kind::kGather) &&
          exchange.group == blocks_.ranks() && &send.backend() == &backend_;
 }
@@ -90,10 +91,12 @@ Ticket PeerParts::start(const Exchange& exchange, const Tensor& send, const Tens
                         const ExchangeLabel& label) {
   Work work{exchange, send, receive, label, count_};
   const auto ranges = static_cast<std::int64_t>(sums(exchange) ? others_.size() : 1);
-  work.room = static_cast<std::int64_t>(piece_bytes_ / size_of(send.dtype())) / ranges / 32 * 32;
+  work.elements_per_piece =
+      static_cast<std::int64_t>(piece_bytes_ / size_of(send.dtype())) / ranges / 32 * 32;
   for (std::size_t k = 0; k + 1 < exchange.parts.size(); ++k) {
     const std::int64_t part = exchange.parts[k + 1] - exchange.parts[k];
-    work.pieces = std::max(work.pieces, (part + work.room - 1) / work.room);
+    work.pieces =
+        std::max(work.pieces, (part + work.elements_per_piece - 1) / work.elements_per_piece);
   }
   count_ = work.count(work.pieces - 1);
   started_.push_back({count_, exchange, label});
@@ -111,12 +114,12 @@ Ticket PeerParts::start(const Exchange& exchange, const Tensor& send, const Tens
   const TraceRange range("exchange", timeline_name(label));
   const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(label));
   if (!sums(exchange)) {
-    const Tensor own = receive.slice(exchange.parts[me_], send.shape());
+    const Tensor own = receive.slice(exchange.parts[own_index_], send.shape());
     if (own.raw() != send.raw()) backend_.copy(send, own);
   }
   for (std::int64_t piece = 0; piece <= work.pieces; ++piece) {
     if (piece < work.pieces) stage(work, piece);
-    if (piece > 0) take(work, piece - 1);
+    if (piece > 0) consume(work, piece - 1);
   }
   under_way_.emplace(++last_, backend_.record());
   return last_;
@@ -136,45 +139,46 @@ void PeerParts::stage(const Work& work, std::int64_t piece) {
   const std::uint32_t count = work.count(piece);
   blocks_.await(others_, 0, &DeviceCounts::released, count - 2, work.label.bucket,
                 PeerWait::kPartReaders);
-  const Tensor own = place(me_, count, work.send.dtype());
+  const Tensor own = place(own_index_, count, work.send.dtype());
   if (!sums(work.exchange)) {
-    if (const std::int64_t n = work.elements(me_, piece); n > 0)
-      backend_.copy(work.send.slice(piece * work.room, Shape{n}), own.slice(0, Shape{n}));
+    if (const std::int64_t n = work.elements(own_index_, piece); n > 0)
+      backend_.copy(work.send.slice(piece * work.elements_per_piece, Shape{n}),
+                    own.slice(0, Shape{n}));
   } else {
     for (std::size_t k = 0; k < others_.size(); ++k) {
-      const std::size_t member = k + (k >= me_);
+      const std::size_t member = k + (k >= own_index_);
       const std::int64_t n = work.elements(member, piece);
       if (n == 0) continue;
       backend_.copy(work.slice(work.send, member, piece),
-                    own.slice(static_cast<std::int64_t>(k) * work.room, Shape{n}));
+                    own.slice(static_cast<std::int64_t>(k) * work.elements_per_piece, Shape{n}));
     }
   }
   blocks_.signal(0, &DeviceCounts::published, count);
 }
 
-void PeerParts::take(const Work& work, std::int64_t piece) {
+void PeerParts::consume(const Work& work, std::int64_t piece) {
   const std::uint32_t count = work.count(piece);
   blocks_.await(others_, 0, &DeviceCounts::published, count, work.label.bucket, PeerWait::kParts);
-  const std::int64_t own = work.elements(me_, piece);
+  const std::int64_t own = work.elements(own_index_, piece);
   std::vector<Tensor> terms;
   for (std::size_t member = 0; member <= others_.size(); ++member) {
     const std::int64_t n = sums(work.exchange) ? own : work.elements(member, piece);
     if (n == 0) continue;
-    if (member == me_) {
-      if (sums(work.exchange)) terms.push_back(work.slice(work.send, me_, piece));
+    if (member == own_index_) {
+      if (sums(work.exchange)) terms.push_back(work.slice(work.send, own_index_, piece));
       continue;
     }
     const Tensor other = place(member, count, work.send.dtype());
     if (sums(work.exchange)) {
-      const auto range = static_cast<std::int64_t>(me_ - (me_ > member));
-      terms.push_back(other.slice(range * work.room, Shape{n}));
+      const auto range = static_cast<std::int64_t>(own_index_ - (own_index_ > member));
+      terms.push_back(other.slice(range * work.elements_per_piece, Shape{n}));
     } else {
       backend_.copy(other.slice(0, Shape{n}), work.slice(work.receive, member, piece));
     }
   }
   if (!terms.empty())
     weighted_sum(backend_, terms, std::vector<double>(terms.size(), 1.0),
-                 work.receive.slice(piece * work.room, Shape{own}));
+                 work.receive.slice(piece * work.elements_per_piece, Shape{own}));
   blocks_.signal(0, &DeviceCounts::released, count);
 }
 

@@ -13,10 +13,10 @@
 namespace starling::detail {
 
 /// Exchanges of the ranks of a replica (Exchange::kScatterSum, kGather) in the GPUs' memory. Each
-/// rank copies what others get to a block of its own, piece by piece, and the others read it there:
-/// the sum of a part is one kernel that reads all ranks' terms in rank order, with the bits of the
-/// transport below. Pieces alternate between two places. All is on the communication stream, where
-/// a rank publishes a piece before it waits for the others' piece before that.
+/// rank stages outgoing data in a block of its own, piece by piece, and the others read it there.
+/// The sum of a part is one kernel that reads all ranks' terms in rank order, bitwise equal to the
+/// underlying transport's. Pieces are double-buffered. All work is on the communication stream; a
+/// rank publishes piece k before it waits for the others' piece k - 1.
 class PeerParts {
  public:
   /// Null, with the same `refusal` on all ranks, if they cannot share the memory; null without one
@@ -26,8 +26,8 @@ class PeerParts {
                                          int replica, std::size_t piece_bytes,
                                          const std::vector<int>& local, std::string& refusal);
 
-  /// Whether the exchange is one of these.
-  bool takes(const Exchange& exchange, const Tensor& send) const;
+  /// Whether start() can do this exchange.
+  bool supports(const Exchange& exchange, const Tensor& send) const;
 
   // As Transport has them.
 
@@ -36,7 +36,7 @@ class PeerParts {
   bool done(Ticket ticket) const;
   void wait(Ticket ticket);
 
-  /// Throws for a failed wait, unless it is another object's.
+  /// Throws if the failed wait is one of this object's.
   void report(const PeerMemory::Loss& loss) const;
 
  private:
@@ -51,13 +51,13 @@ class PeerParts {
   /// Where the piece with this count lies in a rank's block.
   Tensor place(std::size_t member, std::uint32_t count, DType dtype) const;
   void stage(const Work& work, std::int64_t piece);
-  void take(const Work& work, std::int64_t piece);
+  void consume(const Work& work, std::int64_t piece);
 
   Backend& backend_;
   Transport& transport_;
   PeerBlocks blocks_;
   std::size_t piece_bytes_;
-  std::size_t me_;           ///< among the ranks
+  std::size_t own_index_;    ///< this rank's, among the ranks
   std::vector<int> others_;  ///< the other ranks
   std::map<Ticket, Event> under_way_;
   Ticket last_ = 0;

@@ -46,15 +46,15 @@ class PeerMixer final : public detail::SharedMixer {
   }
   std::unique_ptr<CapturePart> join_capture(std::int64_t step) override;
   void check() override;
-  /// Throws for a failed wait, unless it is another object's.
+  /// Throws if the failed wait is one of this object's.
   void report(const PeerMemory::Loss& loss);
 
  protected:
   bool may_share(const std::vector<Bucket>& buckets) override { return !buckets.empty(); }
   std::string map(std::vector<Bucket>& buckets) override;
-  void let_go() override;
-  void tell_published(const Progress& now) override;
-  void tell_released(const ExchangeLabel& label, std::uint32_t count) override;
+  void unmap() override;
+  void signal_published(const Progress& now) override;
+  void signal_released(const ExchangeLabel& label, std::uint32_t count) override;
   void await_published(const Operation& operation) override {
     const int bucket = operation.label.bucket;
     blocks_.await(operation.read, bucket, &DeviceCounts::published, operation.count, bucket,
@@ -97,7 +97,7 @@ class PeerTransport final : public ForwardingTransport {
                         const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
     check();
-    if (!parts_ || !parts_->takes(exchange, send) || flow)
+    if (!parts_ || !parts_->supports(exchange, send) || flow)
       return inner().start_exchange(exchange, send, receive, label, std::move(flow));
     check_exchange(rank(), size(), exchange, send, receive, DeviceType::kCuda);
     return kOfParts | parts_->start(exchange, send, receive[0], label);
@@ -180,10 +180,10 @@ PeerMixer::~PeerMixer() {
 
 void PeerMixer::check() { peers_.check_waits(); }
 
-void PeerMixer::let_go() {
+void PeerMixer::unmap() {
   if (peers_.watched() == this) peers_.watch(nullptr);
   blocks_.close();
-  sides_.clear();
+  mappings_.clear();
 }
 
 std::string PeerMixer::map(std::vector<Bucket>& buckets) {
@@ -191,12 +191,12 @@ std::string PeerMixer::map(std::vector<Bucket>& buckets) {
   const SharedLayout layout(buckets.size() * sizeof(DeviceCounts), buckets);
   std::string refusal = blocks_.open(layout.bytes);
   if (!refusal.empty() || blocks_.blocks().empty()) return refusal;
-  take_sides(blocks_.blocks(), layout, buckets);
+  map_buffers(blocks_.blocks(), layout, buckets);
   peers_.watch(this);
   return {};
 }
 
-void PeerMixer::tell_published(const Progress& now) {
+void PeerMixer::signal_published(const Progress& now) {
   blocks_.pulse().beat(Doing::kPublished, now.label);
   Event computed;
   {
@@ -208,7 +208,7 @@ void PeerMixer::tell_published(const Progress& now) {
   blocks_.signal(now.label.bucket, &DeviceCounts::published, now.count);
 }
 
-void PeerMixer::tell_released(const ExchangeLabel& label, std::uint32_t count) {
+void PeerMixer::signal_released(const ExchangeLabel& label, std::uint32_t count) {
   if (count == 0) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
   blocks_.signal(label.bucket, &DeviceCounts::released, count);
@@ -227,7 +227,7 @@ void PeerMixer::await_readers(const Progress::Contents& contents, const Progress
 void PeerMixer::report(const PeerMemory::Loss& loss) {
   const auto kind = static_cast<PeerWait>(loss.purpose.kind);
   if (kind != PeerWait::kNeighbour && kind != PeerWait::kReaders) return;
-  const Progress& now = side_of(loss.purpose.bucket).now;
+  const Progress& now = mapping_of(loss.purpose.bucket).now;
   const auto back = static_cast<std::int32_t>(now.count - loss.wanted);  // exchanges started since
   const ExchangeLabel label{now.label.step - back, loss.purpose.bucket, now.label.round - back};
   const std::string which =
@@ -244,25 +244,26 @@ class PeerMixer::Part final : public CapturePart {
  public:
   Part(PeerMixer& mixer, std::int64_t step)
       : mixer_(mixer), step_(step), operations_(mixer.operations_) {
-    for (const Side& side : mixer.sides_) before_.push_back(side.now);
+    for (const BucketMapping& mapping : mixer.mappings_) before_.push_back(mapping.now);
   }
   ~Part() override {
-    if (launched_ || mixer_.sides_.size() != before_.size()) return;
-    for (std::size_t b = 0; b < before_.size(); ++b) mixer_.sides_[b].now = std::move(before_[b]);
+    if (launched_ || mixer_.mappings_.size() != before_.size()) return;
+    for (std::size_t b = 0; b < before_.size(); ++b)
+      mixer_.mappings_[b].now = std::move(before_[b]);
     mixer_.operations_ = std::move(operations_);
   }
   void launched(std::int64_t step) override {
     if (before_.empty()) return;
     if (!std::exchange(launched_, true)) {
-      for (const Side& side : mixer_.sides_) captured_.push_back(side.now.count);
+      for (const BucketMapping& mapping : mixer_.mappings_) captured_.push_back(mapping.now.count);
     } else {
       for (std::size_t b = 0; b < captured_.size(); ++b) {
         if (captured_[b] != before_[b].count)
-          record_launch(mixer_.sides_[b].now,
+          record_launch(mixer_.mappings_[b].now,
                         captured_[b] + static_cast<std::uint32_t>(step - step_), step);
       }
     }
-    mixer_.blocks_.pulse().beat(Doing::kPublished, mixer_.sides_.back().now.label);
+    mixer_.blocks_.pulse().beat(Doing::kPublished, mixer_.mappings_.back().now.label);
     mixer_.check();
   }
 

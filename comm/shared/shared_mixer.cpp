@@ -14,10 +14,10 @@ namespace starling::detail {
 bool SharedMixer::share(std::vector<Bucket>& buckets) {
   const auto all_are_read = [&] { return kind_.may_be_flat && one_host_ && shares(); };
   if (!may_share(buckets)) return false;
-  const auto is_own = [&](const Tensor& x) { return x && x.raw() == sides_[0].own[0].raw(); };
+  const auto is_own = [&](const Tensor& x) { return x && x.raw() == mappings_[0].own[0].raw(); };
   // Whether these are the buckets of the last call. A rank alone on its host cannot tell, as it
   // shares no memory.
-  const bool same = shares() ? sides_.size() == buckets.size() &&
+  const bool same = shares() ? mappings_.size() == buckets.size() &&
                                    (is_own(buckets[0].parameters) || is_own(buckets[0].spare))
                              : share_called_ || local_.size() == 1;
   share_called_ = true;
@@ -26,7 +26,7 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
   if (std::count(all.begin(), all.end(), "other") == 0) return all_are_read();
   require(operations_.empty(), "mixer",
           "other buckets were shared while {} exchanges are in flight", operations_.size());
-  let_go();
+  unmap();
   const std::string refusal = map(buckets);
   if (!refusal.empty()) {
     log::info("ranks of one host exchange by {}, because their {} cannot be shared: {}",
@@ -37,10 +37,10 @@ bool SharedMixer::share(std::vector<Bucket>& buckets) {
   return all_are_read();
 }
 
-SharedMixer::Side& SharedMixer::side_of(int bucket) {
-  require(bucket >= 0 && static_cast<std::size_t>(bucket) < sides_.size(), "mixer",
+SharedMixer::BucketMapping& SharedMixer::mapping_of(int bucket) {
+  require(bucket >= 0 && static_cast<std::size_t>(bucket) < mappings_.size(), "mixer",
           "bucket {} is not shared", bucket);
-  return sides_[static_cast<std::size_t>(bucket)];
+  return mappings_[static_cast<std::size_t>(bucket)];
 }
 
 bool SharedMixer::reads_sum(const Exchange& exchange) const {
@@ -63,8 +63,8 @@ std::size_t SharedMixer::buffers_for(const Exchange& exchange) const {
 std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& bucket,
                                      const std::vector<Tensor>& buffers,
                                      std::vector<Tensor>& received, Operation& operation) {
-  Side& side = side_of(operation.label.bucket);
-  const std::size_t at = side.active(bucket);  // the same on all ranks
+  BucketMapping& mapping = mapping_of(operation.label.bucket);
+  const std::size_t at = mapping.active(bucket);  // the same on all ranks
   std::vector<int> readers;
   received.clear();
   const auto send = [&](const Exchange& messages, const std::vector<Tensor>& places) {
@@ -81,7 +81,7 @@ std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& buc
     for (const int peer : exchange.receive_from) {
       if (is_local(peer)) {
         operation.read.push_back(peer);
-        received.push_back(side.others.at(peer)[at]);
+        received.push_back(mapping.others.at(peer)[at]);
       } else {
         rest.receive_from.push_back(peer);
         places.push_back(buffers[places.size()]);
@@ -92,7 +92,7 @@ std::vector<int> SharedMixer::divide(const Exchange& exchange, const Bucket& buc
   } else if (reads_sum(exchange)) {
     for (const int member : exchange.group) {
       received.push_back(member == transport_.rank() ? bucket.parameters
-                                                     : side.others.at(member)[at]);
+                                                     : mapping.others.at(member)[at]);
       if (member != transport_.rank()) readers.push_back(member);
     }
     operation.read = readers;
@@ -108,16 +108,16 @@ Ticket SharedMixer::start(const Exchange& exchange, const Bucket& bucket,
                           const ExchangeLabel& label) {
   if (!shares()) return MessageMixer::start(exchange, bucket, buffers, received, label);
   check();
-  Side& side = side_of(label.bucket);
-  const std::size_t at = side.active(bucket);
-  require(bucket.parameters.raw() == side.own[at].raw(), "mixer",
+  BucketMapping& mapping = mapping_of(label.bucket);
+  const std::size_t at = mapping.active(bucket);
+  require(bucket.parameters.raw() == mapping.own[at].raw(), "mixer",
           "bucket {} is not the one that was shared", label.bucket);
   require(buffers.size() >= buffers_for(exchange), "mixer",
           "{} buffers for an exchange that needs {}", buffers.size(), buffers_for(exchange));
-  Operation operation{exchange, label, side.now.count + 1, {}, 0, false};
+  Operation operation{exchange, label, mapping.now.count + 1, {}, 0, false};
   const std::vector<int> readers = divide(exchange, bucket, buffers, received, operation);
 
-  Progress& now = side.now;
+  Progress& now = mapping.now;
   now.count = operation.count;
   now.label = label;
   Progress::Contents& contents = now.contents[at];
@@ -133,7 +133,7 @@ Ticket SharedMixer::start(const Exchange& exchange, const Bucket& bucket,
                    std::back_inserter(with));
     note_flight(FlightEvent::kStart, label, with);
   }
-  tell_published(now);
+  signal_published(now);
   if (operation.read.empty() && !operation.has_messages) return 0;
   operations_.emplace(++last_, std::move(operation));
   return last_;
@@ -158,16 +158,16 @@ void SharedMixer::wait(Ticket ticket) {
 void SharedMixer::release(const ExchangeLabel& label) {
   if (!shares()) return MessageMixer::release(label);
   check();
-  tell_released(label, side_of(label.bucket).now.count);
+  signal_released(label, mapping_of(label.bucket).now.count);
 }
 
 void SharedMixer::wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) {
   if (!shares()) return MessageMixer::wait_until_writable(bucket, label);
   check();
-  Side& side = side_of(label.bucket);
-  Progress& now = side.now;
+  BucketMapping& mapping = mapping_of(label.bucket);
+  Progress& now = mapping.now;
   if (now.count == 0) return;
-  Progress::Contents& contents = now.contents[1 - side.active(bucket)];
+  Progress::Contents& contents = now.contents[1 - mapping.active(bucket)];
   if (!contents.readers.empty()) note_flight(FlightEvent::kReaders, label, contents.readers);
   await_readers(contents, now, label);
   if (!contents.readers.empty()) note_flight(FlightEvent::kWaited, label);

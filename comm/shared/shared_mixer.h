@@ -48,7 +48,7 @@ class SharedMixer : public MessageMixer {
     /// Index of the buffer published last.
     std::size_t last() const { return contents[0].count == count ? 0 : 1; }
   };
-  struct Side {
+  struct BucketMapping {
     std::array<Tensor, 2> own;
     std::map<int, std::array<Tensor, 2>> others;  ///< by rank
     Progress now;
@@ -76,38 +76,38 @@ class SharedMixer : public MessageMixer {
 
   /// Whether there is anything to share. Collective; may determine the hosts.
   virtual bool may_share(const std::vector<Bucket>& buckets) = 0;
-  /// Moves the buckets into shared memory (take_sides()). Returns the reason for a failure, or "".
+  /// Moves the buckets into shared memory (map_buffers()). Returns the reason for a failure, or "".
   /// Collective.
   virtual std::string map(std::vector<Bucket>& buckets) = 0;
-  virtual void let_go() = 0;
+  virtual void unmap() = 0;
   /// Throws if a rank is known to be lost.
   virtual void check() = 0;
-  virtual void tell_published(const Progress& now) = 0;
-  virtual void tell_released(const ExchangeLabel& label, std::uint32_t count) = 0;
+  virtual void signal_published(const Progress& now) = 0;
+  virtual void signal_released(const ExchangeLabel& label, std::uint32_t count) = 0;
   virtual void await_published(const Operation& operation) = 0;
   virtual void await_readers(const Progress::Contents& contents, const Progress& now,
                              const ExchangeLabel& label) = 0;
 
-  bool shares() const { return !sides_.empty(); }
+  bool shares() const { return !mappings_.empty(); }
   bool is_local(int rank) const { return std::binary_search(local_.begin(), local_.end(), rank); }
-  Side& side_of(int bucket);
+  BucketMapping& mapping_of(int bucket);
   template <class Block>
-  void take_sides(const std::vector<std::shared_ptr<Block>>& blocks, const SharedLayout& layout,
-                  std::vector<Bucket>& buckets) {
-    sides_.assign(buckets.size(), {});
+  void map_buffers(const std::vector<std::shared_ptr<Block>>& blocks, const SharedLayout& layout,
+                   std::vector<Bucket>& buckets) {
+    mappings_.assign(buckets.size(), {});
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       for (std::size_t k = 0; k < local_.size(); ++k) {
         std::array<Tensor, 2>& buffers =
-            local_[k] == transport_.rank() ? sides_[b].own : sides_[b].others[local_[k]];
+            local_[k] == transport_.rank() ? mappings_[b].own : mappings_[b].others[local_[k]];
         buffers = buffers_in(blocks[k], layout.offsets[b], backend_, buckets[b].parameters);
       }
-      move_into(sides_[b].own, backend_, buckets[b]);
+      move_into(mappings_[b].own, backend_, buckets[b]);
     }
   }
 
   std::vector<int> local_;  ///< the ranks of this host, ascending, including this one
   bool one_host_ = false;
-  std::vector<Side> sides_;  ///< by bucket; empty if nothing is shared
+  std::vector<BucketMapping> mappings_;  ///< by bucket; empty if nothing is shared
   std::unordered_map<Ticket, Operation> operations_;
 
  private:

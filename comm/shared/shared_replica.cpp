@@ -23,11 +23,11 @@ using Doing = detail::Pulse::Doing;
 constexpr std::size_t kPage = 4096;
 std::size_t pages_for(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-/// Memory for gradients at the end of a rank's block. Pages are taken where they are first written,
-/// and places are given from the beginning, so that the memory is what is used at once.
-class Gradients : public std::enable_shared_from_this<Gradients> {
+/// Allocates gradients in a sparse block, behind what precedes them there: first fit, low offsets
+/// first, so that the committed memory stays near the peak use.
+class GradientArena : public std::enable_shared_from_this<GradientArena> {
  public:
-  Gradients(std::shared_ptr<SharedBlock> block, std::size_t first)
+  GradientArena(std::shared_ptr<SharedBlock> block, std::size_t first)
       : block_(std::move(block)), first_(first) {
     free_[0] = block_->bytes() - first;
   }
@@ -38,29 +38,29 @@ class Gradients : public std::enable_shared_from_this<Gradients> {
   }
 
  private:
-  class Place;
-  void give_back(std::size_t at, std::size_t bytes);
+  class Allocation;
+  void release(std::size_t at, std::size_t bytes);
 
   std::shared_ptr<SharedBlock> block_;
   std::size_t first_;
   std::map<std::size_t, std::size_t> free_;  ///< bytes by offset behind first_; never adjacent
 };
 
-class Gradients::Place final : public Storage {
+class GradientArena::Allocation final : public Storage {
  public:
-  Place(Backend& backend, std::shared_ptr<Gradients> of, std::size_t at, std::size_t bytes)
+  Allocation(Backend& backend, std::shared_ptr<GradientArena> of, std::size_t at, std::size_t bytes)
       : Storage(backend, of->block_->data() + of->first_ + at, bytes),
         of_(std::move(of)),
         at_(at),
         bytes_(bytes) {}
-  ~Place() override { of_->give_back(at_, bytes_); }
+  ~Allocation() override { of_->release(at_, bytes_); }
 
  private:
-  std::shared_ptr<Gradients> of_;
+  std::shared_ptr<GradientArena> of_;
   std::size_t at_, bytes_;
 };
 
-Tensor Gradients::allocate(Backend& backend, const Shape& shape, DType dtype) {
+Tensor GradientArena::allocate(Backend& backend, const Shape& shape, DType dtype) {
   const std::size_t bytes = pages_for(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
   const auto found =
       std::ranges::find_if(free_, [&](const auto& range) { return range.second >= bytes; });
@@ -68,10 +68,11 @@ Tensor Gradients::allocate(Backend& backend, const Shape& shape, DType dtype) {
   const auto [at, length] = *found;
   free_.erase(found);
   if (length > bytes) free_[at + bytes] = length - bytes;
-  return Tensor(std::make_shared<Place>(backend, shared_from_this(), at, bytes), 0, shape, dtype);
+  return Tensor(std::make_shared<Allocation>(backend, shared_from_this(), at, bytes), 0, shape,
+                dtype);
 }
 
-void Gradients::give_back(std::size_t at, std::size_t bytes) {
+void GradientArena::release(std::size_t at, std::size_t bytes) {
   const auto next = free_.lower_bound(at);
   if (next != free_.end() && next->first == at + bytes) {
     bytes += next->second;
@@ -88,8 +89,8 @@ void Gradients::give_back(std::size_t at, std::size_t bytes) {
   free_[at] = bytes;
 }
 
-/// A rank's block has, behind the control block, where the gradients of each bucket lie, and then
-/// the gradients.
+/// Layout of a rank's block: the control block, a table of the gradients' offsets by bucket, the
+/// gradients.
 class SharedReplica final : public Replica {
  public:
   SharedReplica(Transport& transport, int size, std::unique_ptr<MemorySharing> sharing,
@@ -114,12 +115,12 @@ class SharedReplica final : public Replica {
     const std::size_t places = pages_for(buckets.size() * sizeof(Offset));
     std::size_t gradients = 0;
     for (const Bucket& bucket : buckets) gradients += pages_for(bucket.parameters.bytes());
-    // Twice the room, since what is free may be in pieces
+    // Twice the size, to allow for fragmentation.
     open_control(buckets.size(), places + 2 * gradients);
     for (std::size_t b = 0; b < buckets.size(); ++b) new (&offset(place_, b)) Offset(0);
-    gradients_ =
-        std::make_shared<Gradients>(blocks_[static_cast<std::size_t>(place_)], more_at_ + places);
-    transport_.world().barrier();  // the counts of all are made
+    gradients_ = std::make_shared<GradientArena>(blocks_[static_cast<std::size_t>(place_)],
+                                                 more_at_ + places);
+    transport_.world().barrier();  // all ranks have made their counters
   }
   Tensor gradients(Backend& backend, const Shape& shape, DType dtype) override {
     return gradients_->allocate(backend, shape, dtype);
@@ -151,7 +152,7 @@ class SharedReplica final : public Replica {
   void show(const Bucket&, const Tensor&, const Tensor&, const Tensor&) override {
     require(false, "replica", "in memory that ranks share a bucket is not divided");
   }
-  Tensor whole(const Bucket&, const Tensor& kept) override { return kept; }
+  Tensor whole(const Bucket&, const Tensor& local) override { return local; }
   void take(const Bucket&, const Tensor&, const Tensor&, bool) override {}
 
  private:
@@ -163,7 +164,7 @@ class SharedReplica final : public Replica {
   bool reached(int bucket, detail::CountWaits::Member member, const ExchangeLabel& label, bool wait,
                Doing doing, const char* what);
 
-  std::shared_ptr<Gradients> gradients_;
+  std::shared_ptr<GradientArena> gradients_;
   std::vector<std::uint32_t> counts_;  ///< by bucket: how often its gradients were complete
 };
 
@@ -186,7 +187,8 @@ Tensor SharedReplica::take_mean(int bucket, const ExchangeLabel& label, bool pas
   Backend& backend = of.parameters.backend();
   const double share = 1.0 / size_;
   WeightedSum sum;
-  // In place only where the first sum reads this rank's own
+  // In place only if one weighted sum covers all ranks: it reads this rank's own before it
+  // overwrites them.
   sum.out = passing && static_cast<std::size_t>(size_) <= sum.in.size()
                 ? of.own_part(of.gradients)
                 : Tensor(backend, Shape{of.own->elements}, of.parameters.dtype());

@@ -29,7 +29,7 @@ const char* wrong_memory(DeviceType device) {
                                     : "this transport moves a GPU's memory only";
 }
 
-/// Of a reduce-scatter or an all-gather.
+/// Checks the parts of a reduce-scatter or an all-gather.
 void check_parts(int rank, int size, const Exchange& exchange, const Tensor& send,
                  const Tensor& receive) {
   check_peers(rank, size, exchange.group, true);

@@ -26,7 +26,7 @@ struct TransportSite {
   int max_ctas = 0;        ///< see NcclSettings
   bool own_cores = false;  ///< ranks of this host do not share cores, so that waits may poll
   NcclOpener open_nccl = starling::open_nccl;
-  /// What all ranks have alike, by name, for transports that make connections of their own
+  /// What must be equal on all ranks, by name, for transports that make connections of their own
   std::map<std::string, std::string> identity = {};
   /// Not null: ranks may join later, and be lost. The transport then makes this
   std::shared_ptr<Membership>* membership = nullptr;

@@ -72,7 +72,7 @@ class StridedTransport final : public ForwardingTransport {
                         std::shared_ptr<Flow> flow) override {
     return inner().start_exchange(in_all(exchange), send, receive, label, std::move(flow));
   }
-  /// A sum in place has scratch memory for what comes.
+  /// A sum in place has scratch memory for what arrives.
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label,
                    std::shared_ptr<Flow>) override {
     if (size() == 1) {

@@ -65,7 +65,7 @@ Frame parse_frame(std::string_view first, const std::vector<std::size_t>& others
     case Frame::Kind::kState:
     case Frame::Kind::kFetch: expect(frame.a >= 0, "a state from byte {} on", frame.a); break;
     case Frame::Kind::kPiece:
-      expect(frame.a >= 0 && others[0] <= kPieceBytes, "{} bytes of a state, from byte {} on",
+      expect(frame.a >= 0 && others[0] <= kStateChunkBytes, "{} bytes of a state, from byte {} on",
              others[0], frame.a);
       break;
     case Frame::Kind::kData:
@@ -201,7 +201,7 @@ std::string why_refused(const Hello& mine, const Hello& theirs) {
       return fmt::format("its {} is {}, this job's is {}", key, shown(other->second), shown(value));
   }
   if (theirs.job != mine.job) return "it is a rank of another job";
-  if (!theirs.joins && theirs.generation != mine.generation) return kGoneOn;
+  if (!theirs.joins && theirs.generation != mine.generation) return kExcluded;
   return {};
 }
 

@@ -10,19 +10,19 @@
 
 namespace starling::detail {
 
-/// Largest message, so that nobody makes a rank allocate more.
+/// Largest message: limits what a peer can make a rank allocate.
 inline constexpr std::size_t kMostMessageBytes = 64u << 20;
-/// Of a Hello, or a reason.
+/// Limit on a Hello, and on the reason of a refusal.
 inline constexpr std::size_t kMostTextBytes = 4096;
 inline constexpr std::size_t kMostRosterBytes = 1u << 20;
-/// Of a piece of a state, which all but the last have.
-inline constexpr std::size_t kPieceBytes = 1u << 20;
+/// Size of every piece of a state but the last.
+inline constexpr std::size_t kStateChunkBytes = 1u << 20;
 /// The version of this format; ranks of another one are refused.
 inline constexpr std::int64_t kZeroMqProtocol = 3;
-/// In the identity of who asks to join: what processes have alike that can share memory.
+/// Key in a joiner's identity: its value is equal for processes that can share memory.
 inline constexpr const char* kMemory = "memory";
-/// Why a rank is refused that the others have left out.
-inline constexpr const char* kGoneOn = "the job has gone on without it";
+/// Refusal sent to a rank that was excluded.
+inline constexpr const char* kExcluded = "the job has gone on without it";
 
 /// The first part of every message between ranks.
 struct Frame {
@@ -33,11 +33,11 @@ struct Frame {
     kReady,    ///< there is memory for that message
     kAsk,      ///< is answered with kAnswer
     kAnswer,   ///< step `a`, bucket `b` as last noted
-    kBye,      ///< this rank needs nothing more
+    kBye,      ///< the sender expects no further messages
     kRefused,  ///< answers a Hello; the second part: why, in one line
     kRoster,   ///< who is in the job from now on; the second part: the Roster
     kState,    ///< offer `tag` of a state of `a` bytes
-    kFetch,    ///< asks for a piece of it, from byte `a` on; `a` its size: all of it has come
+    kFetch,    ///< asks for a piece of it, from byte `a` on; `a` is its size: all has arrived
     kPiece     ///< the second part is that piece, of offer `tag`, from byte `a` on
   };
   static constexpr std::uint32_t kKinds = 12;
@@ -63,7 +63,7 @@ struct Hello {
   std::int64_t protocol = kZeroMqProtocol;
   std::string job;              ///< drawn by the first rank at the start
   std::int64_t generation = 0;  ///< Roster::generation
-  /// What all processes of a job have alike, and its value or digest: "version", "config", …
+  /// What must be equal in all processes of a job, and its value or digest: "version", "config", …
   std::map<std::string, std::string> identity = {};
   Member member = {};  ///< itself; a rank is known by it
   bool joins = false;  ///< it is none of the ranks, and asks to join
@@ -77,7 +77,7 @@ struct Roster {
   std::string job = {};
   std::int64_t generation = 0;  ///< how often ranks have changed since the start
   std::vector<Member> members = {};
-  int replica = 1;  ///< so many consecutive ones are in it together (comm/replica.h)
+  int replica = 1;  ///< ranks of a replica, which are consecutive (comm/replica.h)
 };
 std::string encode(const Roster& roster);
 /// Ignores other entries of the object. Error(kUsage) if it is none, or of another version.

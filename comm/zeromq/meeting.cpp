@@ -45,8 +45,8 @@ ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, Transport* messages, double t
     hello_.identity = port_->identity;
     on_all_ranks(*messages, [&] {
       const std::vector<int> others = partners_of(nullptr, size(), rank());
-      call(others);
-      connect(others, std::min(timeout_seconds, kMostConnectSeconds), ExitCode::kUsage);
+      connect_to(others);
+      await_hellos(others, std::min(timeout_seconds, kMostConnectSeconds), ExitCode::kUsage);
     });
     phase_ = Phase::kOpen;
     return;
@@ -59,20 +59,20 @@ ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, Transport* messages, double t
   };
   try {
     if (!joining) {
-      call(partners_of(nullptr, size(), rank()));
+      connect_to(partners_of(nullptr, size(), rank()));
       greet_early();
-      become(meet_again());
+      install_roster(meet_again());
     }
     const std::vector<int> others = partners_of(nullptr, size(), rank());
     std::vector<int> strangers;
     std::copy_if(others.begin(), others.end(), std::back_inserter(strangers),
                  [&](int k) { return !peers_[static_cast<std::size_t>(k)]; });
-    call(strangers);
+    connect_to(strangers);
     greet_early();
-    connect(others, timeout_seconds, ExitCode::kLost);
+    await_hellos(others, timeout_seconds, ExitCode::kLost);
     // Of ranks that have been left out
     for (const auto& [connection, hello] : std::exchange(port_->early, {}))
-      port_->refuse(connection, kGoneOn);
+      port_->refuse(connection, kExcluded);
     phase_ = Phase::kOpen;
   } catch (...) {
     abandon();
@@ -97,7 +97,7 @@ void ZeroMqWire::set_roster_ranks() {
   peers_.resize(members.size());
 }
 
-void ZeroMqWire::call(const std::vector<int>& others) {
+void ZeroMqWire::connect_to(const std::vector<int>& others) {
   const std::string text = encode(hello_);
   for (const int other : others) {
     const Member& member = port_->roster.members[static_cast<std::size_t>(other)];
@@ -110,7 +110,7 @@ void ZeroMqWire::call(const std::vector<int>& others) {
   }
 }
 
-std::string ZeroMqWire::why_silent(int other, double waited, double limit_seconds) {
+std::string ZeroMqWire::why_no_hello(int other, double waited, double limit_seconds) {
   Peer& one = peer(other);
   if (one.refusal.empty()) one.refusal = refusal(one.out);
   if (!one.refusal.empty()) return "refuses it: " + one.refusal;
@@ -128,7 +128,7 @@ std::string ZeroMqWire::why_silent(int other, double waited, double limit_second
   return {};
 }
 
-void ZeroMqWire::connect(const std::vector<int>& others, double limit_seconds, ExitCode code) {
+void ZeroMqWire::await_hellos(const std::vector<int>& others, double limit_seconds, ExitCode code) {
   const auto begin = Clock::now();
   std::optional<ErrorParts> failed;
   Clock::time_point failed_at{};
@@ -136,7 +136,7 @@ void ZeroMqWire::connect(const std::vector<int>& others, double limit_seconds, E
     poll();
     bool complete = true;
     for (const int other : others) {
-      const std::string reason = why_silent(other, Clock::seconds_since(begin), limit_seconds);
+      const std::string reason = why_no_hello(other, Clock::seconds_since(begin), limit_seconds);
       if (!reason.empty() && !failed) {
         failed_at = Clock::now();
         failed = {.component = "zeromq",
@@ -148,7 +148,7 @@ void ZeroMqWire::connect(const std::vector<int>& others, double limit_seconds, E
     for (const auto& [connection, hello] : port_->early) {
       if (hello.generation > hello_.generation) fail_of_greeting(hello);
     }
-    // The others are to find out as well, each for itself.
+    // Wait a moment, so that the other ranks notice the failure themselves.
     if (failed && Clock::seconds_since(failed_at) > kFailedSeconds) {
       abandon();
       throw Error(code, *failed);
@@ -173,7 +173,7 @@ Roster ZeroMqWire::meet_again() {
     bool complete = true;
     for (const int other : partners_of(nullptr, size(), rank())) {
       Peer& one = peer(other);
-      const std::string reason = why_silent(other, Clock::seconds_since(begin), timeout_);
+      const std::string reason = why_no_hello(other, Clock::seconds_since(begin), timeout_);
       if (!reason.empty()) why = fmt::format("rank {} at {} {}", other, one.endpoint, reason);
       if (one.greeted && !one.closed && reason.empty())
         present.push_back(other);
@@ -182,12 +182,13 @@ Roster ZeroMqWire::meet_again() {
     }
     std::sort(present.begin(), present.end());
     if (complete && present.front() == rank() && !decided_) {
-      // Of two parts that do not reach each other one goes on at most.
+      // After a partition of the network at most one side may continue: the majority or, of two
+      // halves, the one with rank 0.
       const std::size_t left = present.size(), ranks = port_->roster.members.size();
       if (2 * left < ranks || (2 * left == ranks && rank() != 0))
         leave("only {} of {} ranks are left, which may be the smaller part{}{}", left, ranks,
               why.empty() ? "" : ": ", why);
-      decided_ = decide(present);
+      decided_ = make_roster(present);
       decides_ = true;
     }
     if (Clock::seconds_since(begin) > 2 * timeout_ + kFailedSeconds)
@@ -198,7 +199,7 @@ Roster ZeroMqWire::meet_again() {
   return *decided_;
 }
 
-Roster ZeroMqWire::decide(const std::vector<int>& present) {
+Roster ZeroMqWire::make_roster(const std::vector<int>& present) {
   Roster roster{hello_.job, hello_.generation, {}, port_->roster.replica};
   const auto replica_of = [&](int k) { return k / roster.replica; };
   for (const int k : present) {
@@ -230,9 +231,9 @@ Roster ZeroMqWire::decide(const std::vector<int>& present) {
   return roster;
 }
 
-void ZeroMqWire::leave_to(const Roster& others) {
+void ZeroMqWire::fail_excluded(const Roster& others) {
   const auto begin = Clock::now();
-  // Those that go on say goodbye when they have this rank's word for it.
+  // Those that continue send kBye once they have this rank's roster.
   const auto waits = [&](int k) {
     return !peer(k).closed &&
            std::ranges::count(others.members, port_->roster.members[static_cast<std::size_t>(k)]) >
@@ -253,10 +254,10 @@ void ZeroMqWire::leave_to(const Roster& others) {
   leave("the others go on without rank {}, which they did not reach in time", rank());
 }
 
-void ZeroMqWire::become(const Roster& roster) {
+void ZeroMqWire::install_roster(const Roster& roster) {
   const Member own = port_->roster.members[static_cast<std::size_t>(rank())];
   const auto mine = std::find(roster.members.begin(), roster.members.end(), own);
-  if (mine == roster.members.end()) leave_to(roster);
+  if (mine == roster.members.end()) fail_excluded(roster);
   const std::vector<Member> before = std::exchange(port_->roster, roster).members;
   std::vector<std::unique_ptr<Peer>> old = std::exchange(peers_, {});
   std::unordered_map<int, int> renamed;
@@ -266,7 +267,7 @@ void ZeroMqWire::become(const Roster& roster) {
     const auto place = std::find(roster.members.begin(), roster.members.end(), before[k]);
     if (before[k] == own) continue;
     if (place == roster.members.end()) {
-      old[k]->send({.kind = Frame::Kind::kBye});  // it may wait for that
+      old[k]->send({.kind = Frame::Kind::kBye});  // it may wait for that in fail_excluded()
       old[k]->out.linger(kLingerMilliseconds);
       continue;
     }
@@ -281,7 +282,7 @@ void ZeroMqWire::become(const Roster& roster) {
 }
 
 void ZeroMqWire::greet(const std::string& connection, const Hello& hello) {
-  if (hello.joins) return port_->consider(connection, hello);
+  if (hello.joins) return port_->handle_join_request(connection, hello);
   const std::vector<Member>& members = port_->roster.members;
   const auto place = std::find(members.begin(), members.end(), hello.member);
   // A joiner may know of its admission before this rank does.
@@ -300,7 +301,7 @@ void ZeroMqWire::greet(const std::string& connection, const Hello& hello) {
     reason = fmt::format("there is a rank {} already", other);
   if (!reason.empty()) return port_->refuse(connection, reason);
   peer(other).greeted = true;
-  peer(other).heard = Clock::now();
+  peer(other).last_heard = Clock::now();
   ranks_[connection] = other;
 }
 

@@ -119,7 +119,7 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
     const Frame next{.kind = Frame::Kind::kFetch, .tag = state.tag, .a = fetched};
     const FrameBytes bytes = encode(next);
     out.send({bytes.data(), bytes.size()});
-    fetched += static_cast<std::int64_t>(kPieceBytes);
+    fetched += static_cast<std::int64_t>(kStateChunkBytes);
   };
   while (true) {
     while (const auto parts = out.receive()) {

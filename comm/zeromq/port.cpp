@@ -24,7 +24,7 @@ Port::Port(const Secret& the_secret)
 
 Port::~Port() {
   try {
-    if (waiting.empty() || over) return;  // the others go on, and job.json will say where
+    if (waiting.empty() || over) return;  // the others continue, and job.json will say where
     in.linger(kPartingMilliseconds);
     refuse_waiting("the run ends");
   } catch (const Error&) {  // they see that the connection closes
@@ -44,7 +44,7 @@ void Port::listen(const std::string& address, int first, int count) {
        first + count - 1 > 65535 ? "there is no such port" : zmq_strerror(zmq_errno()));
 }
 
-void Port::consider(const std::string& connection, const Hello& hello) {
+void Port::handle_join_request(const std::string& connection, const Hello& hello) {
   const auto known = std::find_if(waiting.begin(), waiting.end(),
                                   [&](const Waiting& one) { return one.connection == connection; });
   const Hello mine{.job = roster.job, .identity = identity};
@@ -68,7 +68,7 @@ void Port::consider(const std::string& connection, const Hello& hello) {
 
 bool Port::anybody_waits() {
   std::erase_if(waiting, [](const Waiting& one) {
-    return RunningClock::seconds_since(one.heard) > kSilentSeconds;
+    return RunningClock::seconds_since(one.last_heard) > kSilentSeconds;
   });
   return !next_to_join().empty();
 }
@@ -94,7 +94,7 @@ void Port::answer(const std::string& connection, const Frame& asked, const Frame
   const auto one = std::find_if(waiting.begin(), waiting.end(),
                                 [&](const Waiting& w) { return w.connection == connection; });
   if (one == waiting.end()) return;
-  one->heard = RunningClock::now();
+  one->last_heard = RunningClock::now();
   if (asked.kind == Frame::Kind::kAsk) {
     send(connection, started);
     if (offered.read && one->told != offers) tell_offer(*one);
@@ -104,7 +104,7 @@ void Port::answer(const std::string& connection, const Frame& asked, const Frame
       one->has = offers;
       return;
     }
-    std::string piece(std::min<std::uint64_t>(kPieceBytes, offered.bytes - from), '\0');
+    std::string piece(std::min<std::uint64_t>(kStateChunkBytes, offered.bytes - from), '\0');
     offered.read(from, reinterpret_cast<std::byte*>(piece.data()), piece.size());
     send(connection, {.kind = Frame::Kind::kPiece, .tag = offers, .a = asked.a}, piece);
   }

@@ -17,9 +17,9 @@
 
 namespace starling::detail {
 
-/// Where this process listens as long as it is in a job, and who else is in it. The wire of the
-/// present ranks receives from it; what others send between two wires waits in it. Used under its
-/// lock.
+/// The listening socket of this process for as long as it is in a job, and who else is in that. The
+/// wire of the present ranks receives from it; messages that arrive between two wires are queued in
+/// it. Used under its lock.
 struct Port {
   explicit Port(const Secret& secret);
   /// Refuses those who still wait, if the job ends.
@@ -31,14 +31,15 @@ struct Port {
   /// choice. Error(kUsage) if none is free.
   void listen(const std::string& address, int first, int count);
   /// A process that has the secret asks to join: queues or refuses it.
-  void consider(const std::string& connection, const Hello& hello);
-  /// Whether one of them is still there, or a whole replica; forgets those that are not.
+  void handle_join_request(const std::string& connection, const Hello& hello);
+  /// Whether a process that asked is still there, or enough for a replica; forgets those that are
+  /// gone.
   bool anybody_waits();
   struct Waiting;
-  /// Those whom the next roster would have: the one that has waited longest, or the first replica's
-  /// ranks of one host. Empty: nobody.
+  /// Joiners that the next roster would admit: the one that has waited longest, or the first that
+  /// make a replica on one host. May be empty.
   std::vector<Waiting*> next_to_join();
-  /// Answers what a process asks that waits; nothing to others.
+  /// Answers what a waiting process asks; ignores other processes.
   void answer(const std::string& connection, const Frame& asked, const Frame& started);
   void send(const std::string& connection, const Frame& frame, const std::string& text = {});
   void refuse(const std::string& connection, const std::string& reason);
@@ -51,7 +52,7 @@ struct Port {
   Gatekeeper gatekeeper;
   Socket in;
 
-  bool lets_join = false;  ///< ranks may join, and the others go on without a lost one
+  bool lets_join = false;  ///< ranks may join, and the job continues without a lost one
   bool admits = false;     ///< the next roster has next_to_join()
   bool joining = false;    ///< this process is in the roster, and not yet connected
   bool over = false;       ///< Membership::over()
@@ -61,14 +62,14 @@ struct Port {
   struct Waiting {
     std::string connection;  ///< ZeroMQ's name for it
     Member member;
-    std::string memory;  ///< those that have the same can share theirs
-    RunningClock::time_point heard;
-    std::int32_t told = 0, has = 0;  ///< offers that it was told of, and that it has all of
+    std::string memory;  ///< processes with the same value can share memory
+    RunningClock::time_point last_heard;
+    std::int32_t told = 0, has = 0;  ///< the last offer announced to it, and the last it has all of
   };
   void tell_offer(Waiting& to);
   std::vector<Waiting> waiting = {};
-  OfferedState offered = {};  ///< to those
-  std::int32_t offers = 0;    ///< so many were made
+  OfferedState offered = {};  ///< to waiting processes
+  std::int32_t offers = 0;    ///< their number so far
   /// Greetings for the next wire, by connection
   std::vector<std::pair<std::string, Hello>> early = {};
 };

@@ -66,7 +66,7 @@ class Socket {
   void linger(int milliseconds) { set(ZMQ_LINGER, milliseconds); }
   /// Its last bound address.
   std::string endpoint() const;
-  /// A whole message; none if none has come.
+  /// A whole message; none if none has arrived.
   std::optional<std::vector<Part>> receive();
   /// Copies. False if it cannot be sent now, such as where the other side has gone.
   bool send(std::string_view bytes, bool more = false);

@@ -10,7 +10,7 @@
 // This folder: messages between processes and hosts over ZeroMQ, encrypted and authenticated
 // (CurveZMQ). Only files in it include zmq.h.
 // - transport: settings; wire: connections and messages, for comm/engine;
-//   meeting: how ranks come to know each other, at the start and when they change
+//   meeting: connection set-up and changes of membership
 // - port: where a process listens while it is in a job; membership: jobs, and joining one
 // - sockets: ZeroMQ's calls; frames: the format of messages; secret: the secret that ranks share
 // - address: of a network interface
@@ -28,7 +28,7 @@ struct ZeroMqSettings {
   std::string secret = {};
   bool lets_join = false;  ///< see Membership
   int replica = 1;         ///< with it: ranks of a replica
-  /// What all ranks have alike, by name: refused otherwise, which names the first that differs
+  /// What must be equal on all ranks, by name; a refusal names the first that differs
   std::map<std::string, std::string> identity = {};
 };
 

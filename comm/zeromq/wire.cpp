@@ -17,13 +17,13 @@ using Clock = RunningClock;
 /// Larger messages are sent when the receiver has memory for them, so that a rank that is behind
 /// does not have to keep what others send.
 constexpr std::size_t kAtOnceBytes = 64 << 10;
-constexpr auto kLookAfter = std::chrono::milliseconds(20);  // at connections
-/// After a connection has closed: its last messages may still come, and a wait that is about to
+constexpr auto kConnectionCheckInterval = std::chrono::milliseconds(20);
+/// After a connection has closed: its last messages may still arrive, and a wait that is about to
 /// time out says more.
 constexpr double kGoneSeconds = 1.0;
 constexpr int kMostTaken = 64;  // messages, until operations have looked at them
 
-Flag make_flag(bool value) { return std::make_shared<std::atomic<bool>>(value); }
+CompletionFlag make_flag(bool value) { return std::make_shared<std::atomic<bool>>(value); }
 
 class ZeroMqRequests final : public RequestSet {
  public:
@@ -49,7 +49,7 @@ class ZeroMqRequests final : public RequestSet {
 
  private:
   ZeroMqWire& wire_;
-  std::vector<Flag> flags_;
+  std::vector<CompletionFlag> flags_;
 };
 
 }  // namespace
@@ -88,9 +88,9 @@ std::shared_ptr<WireCall> ZeroMqWire::make_call(Call kind, std::string what,
   return make_message_call(*this, tag, kind, std::move(what), std::move(mine), counts, root);
 }
 
-AwaitedRank ZeroMqWire::known_of(int rank) const {
+AwaitedRank ZeroMqWire::status_of(int rank) const {
   const Peer& one = peer(rank);
-  return {rank, Clock::seconds_since(one.heard),
+  return {rank, Clock::seconds_since(one.last_heard),
           one.ended    ? "has ended"
           : one.closed ? "its connection has closed"
           : one.answer ? alive_text(one.answer->a, one.answer->b)
@@ -98,14 +98,14 @@ AwaitedRank ZeroMqWire::known_of(int rank) const {
           true, one.host};
 }
 
-Flag ZeroMqWire::send(const std::byte* data, std::size_t bytes, int to, MessageTag tag) {
+CompletionFlag ZeroMqWire::send(const std::byte* data, std::size_t bytes, int to, MessageTag tag) {
   require(bytes <= kMostMessageBytes, "zeromq", "a message of {} bytes; the most are {}", bytes,
           kMostMessageBytes);
   Peer& one = peer(to);
-  const Key key{tag.tag, tag.place};
-  Flag done = make_flag(false);
+  const MessageKey key{tag.tag, tag.place};
+  CompletionFlag done = make_flag(false);
   if (bytes <= kAtOnceBytes || one.ready.erase(key) > 0) {
-    put(one, key, data, bytes, done);
+    send_data(one, key, data, bytes, done);
   } else {
     one.waiting[key] = {data, bytes, done};
     one.send({Frame::Kind::kOffer, key.tag, static_cast<std::int64_t>(key.place),
@@ -114,8 +114,8 @@ Flag ZeroMqWire::send(const std::byte* data, std::size_t bytes, int to, MessageT
   return done;
 }
 
-void ZeroMqWire::put(Peer& to, Key key, const std::byte* data, std::size_t bytes,
-                     const Flag& done) {
+void ZeroMqWire::send_data(Peer& to, MessageKey key, const std::byte* data, std::size_t bytes,
+                           const CompletionFlag& done) {
   const FrameBytes frame =
       encode(Frame{Frame::Kind::kData, key.tag, static_cast<std::int64_t>(key.place),
                    static_cast<std::int64_t>(bytes)});
@@ -130,28 +130,28 @@ void ZeroMqWire::put(Peer& to, Key key, const std::byte* data, std::size_t bytes
   zmq_check(zmq_msg_init_data(
                 part.get(), const_cast<std::byte*>(data), bytes,
                 [](void*, void* hint) {
-                  const std::unique_ptr<Flag> flag(static_cast<Flag*>(hint));
+                  const std::unique_ptr<CompletionFlag> flag(static_cast<CompletionFlag*>(hint));
                   (*flag)->store(true, std::memory_order_release);
                 },
-                new Flag(done)),
+                new CompletionFlag(done)),
             "zmq_msg_init_data");
   to.out.send(part);
 }
 
-Flag ZeroMqWire::receive(std::byte* data, std::size_t bytes, int from, MessageTag tag) {
+CompletionFlag ZeroMqWire::receive(std::byte* data, std::size_t bytes, int from, MessageTag tag) {
   Peer& one = peer(from);
-  const Key key{tag.tag, tag.place};
-  const auto early = one.early.find(key);
-  if (early != one.early.end()) {
-    if (early->second.bytes != bytes) fail_of_length(from);
-    std::optional<Part> came = std::move(early->second.data);
-    one.early.erase(early);
-    if (came) {
-      std::memcpy(data, came->text().data(), bytes);
+  const MessageKey key{tag.tag, tag.place};
+  const auto unexpected = one.unexpected.find(key);
+  if (unexpected != one.unexpected.end()) {
+    if (unexpected->second.bytes != bytes) fail_wrong_length(from);
+    std::optional<Part> arrived = std::move(unexpected->second.data);
+    one.unexpected.erase(unexpected);
+    if (arrived) {
+      std::memcpy(data, arrived->text().data(), bytes);
       return make_flag(true);
     }
   }
-  Flag done = make_flag(false);
+  CompletionFlag done = make_flag(false);
   one.posted[key] = {data, bytes, done};
   if (bytes > kAtOnceBytes)
     one.send({Frame::Kind::kReady, key.tag, static_cast<std::int64_t>(key.place),
@@ -165,17 +165,17 @@ bool ZeroMqWire::poll() {
     auto parts = port_->in.receive();
     if (!parts) break;
     any = true;
-    take(*parts);
+    handle_message(*parts);
   }
-  if (Clock::now() - looked_ > kLookAfter || phase_ != Phase::kOpen) {
+  if (Clock::now() - looked_ > kConnectionCheckInterval || phase_ != Phase::kOpen) {
     looked_ = Clock::now();
     port_->gatekeeper.poll();
-    look_at_connections();
+    check_connections();
   }
   return any;
 }
 
-void ZeroMqWire::take(std::vector<Part>& parts) {
+void ZeroMqWire::handle_message(std::vector<Part>& parts) {
   // The connection's name, the frame, and what belongs to it
   const std::string connection(parts.front().text());
   const auto known = ranks_.find(connection);
@@ -184,7 +184,7 @@ void ZeroMqWire::take(std::vector<Part>& parts) {
     for (std::size_t k = 2; k < parts.size(); ++k) sizes.push_back(parts[k].size());
     const Frame frame = parse_frame(parts.size() > 1 ? parts[1].text() : std::string_view(), sizes);
     if (known != ranks_.end()) {
-      take(known->second, frame, parts.size() > 2 ? &parts[2] : nullptr);
+      handle_frame(known->second, frame, parts.size() > 2 ? &parts[2] : nullptr);
     } else if (frame.kind == Frame::Kind::kHello) {
       greet(connection, parse_hello(parts[2].text()));
     } else {
@@ -198,10 +198,10 @@ void ZeroMqWire::take(std::vector<Part>& parts) {
   }
 }
 
-void ZeroMqWire::take(int from, const Frame& frame, Part* content) {
+void ZeroMqWire::handle_frame(int from, const Frame& frame, Part* content) {
   Peer& one = peer(from);
-  one.heard = Clock::now();
-  const Key key{frame.tag, static_cast<std::size_t>(frame.a)};
+  one.last_heard = Clock::now();
+  const MessageKey key{frame.tag, static_cast<std::size_t>(frame.a)};
   const auto bytes = static_cast<std::size_t>(frame.b);
   switch (frame.kind) {
     case Frame::Kind::kHello:
@@ -225,10 +225,10 @@ void ZeroMqWire::take(int from, const Frame& frame, Part* content) {
     case Frame::Kind::kData: {
       const auto posted = one.posted.find(key);
       if (posted == one.posted.end()) {
-        one.early[key] = {bytes, content ? std::optional(std::move(*content)) : std::nullopt};
+        one.unexpected[key] = {bytes, content ? std::optional(std::move(*content)) : std::nullopt};
         break;
       }
-      if (posted->second.bytes != bytes) fail_of_length(from);
+      if (posted->second.bytes != bytes) fail_wrong_length(from);
       if (!content) break;  // it knows already that there is memory
       std::memcpy(posted->second.data, content->text().data(), bytes);
       posted->second.done->store(true, std::memory_order_release);
@@ -243,14 +243,14 @@ void ZeroMqWire::take(int from, const Frame& frame, Part* content) {
       }
       const Peer::Waiting message = std::move(waiting->second);
       one.waiting.erase(waiting);
-      if (message.bytes != bytes) fail_of_length(from);
-      put(one, key, message.data, message.bytes, message.done);
+      if (message.bytes != bytes) fail_wrong_length(from);
+      send_data(one, key, message.data, message.bytes, message.done);
       break;
     }
   }
 }
 
-void ZeroMqWire::look_at_connections() {
+void ZeroMqWire::check_connections() {
   for (const int other : partners_of(nullptr, size(), rank())) {
     if (!peers_.at(static_cast<std::size_t>(other))) continue;
     Peer& one = peer(other);

@@ -21,23 +21,23 @@
 
 namespace starling::detail {
 
-/// Whether a request has completed. Set by ZeroMQ's thread for a send without a copy.
-using Flag = std::shared_ptr<std::atomic<bool>>;
+/// Completion of a request. Set by ZeroMQ's thread for a send without a copy.
+using CompletionFlag = std::shared_ptr<std::atomic<bool>>;
 
-/// A message from or to a peer.
-struct Key {
+/// Identifies a message from or to a peer.
+struct MessageKey {
   int tag;
   std::size_t place;
-  bool operator==(const Key&) const = default;
+  bool operator==(const MessageKey&) const = default;
 };
 struct KeyHash {
-  std::size_t operator()(const Key& key) const {
+  std::size_t operator()(const MessageKey& key) const {
     return std::hash<std::size_t>()(key.place * static_cast<std::size_t>(kMostTag) +
                                     static_cast<std::size_t>(key.tag));
   }
 };
 template <class T>
-using ByKey = std::unordered_map<Key, T, KeyHash>;
+using ByKey = std::unordered_map<MessageKey, T, KeyHash>;
 
 struct Peer {
   Peer(Context& context, const Keys& keys, const std::string& the_endpoint, const std::string& name)
@@ -57,31 +57,32 @@ struct Peer {
   Socket out;
   Monitor monitor;
   bool greeted = false, ended = false, refused = false;
-  std::optional<RunningClock::time_point> closed;  ///< or it has ended
-  RunningClock::time_point heard{};
+  std::optional<RunningClock::time_point>
+      closed;  ///< when the connection closed, or it said goodbye
+  RunningClock::time_point last_heard{};
   std::optional<Frame> answer;
 
   struct Posted {
     std::byte* data;
     std::size_t bytes;
-    Flag done;
+    CompletionFlag done;
   };
   struct Waiting {
     const std::byte* data;
     std::size_t bytes;
-    Flag done;
+    CompletionFlag done;
   };
-  struct Early {
+  struct Unexpected {
     std::size_t bytes;
-    std::optional<Part> data;  ///< none: an offer
+    std::optional<Part> data;  ///< none: announced by kOffer, not yet sent
   };
-  ByKey<Posted> posted;    ///< receives that nothing has come for
-  ByKey<Early> early;      ///< what has come before its receive
-  ByKey<Waiting> waiting;  ///< sends that the peer has no memory for yet
-  ByKey<bool> ready;       ///< memory of the peer for sends that are not posted yet
+  ByKey<Posted> posted;          ///< receives whose message has not arrived
+  ByKey<Unexpected> unexpected;  ///< messages that arrived before their receive was posted
+  ByKey<Waiting> waiting;        ///< sends that wait for the receiver's kReady
+  ByKey<bool> ready;             ///< kReady that arrived before its send was posted
 };
 
-/// In two files: meeting.cpp, how ranks come to know each other; wire.cpp, messages between them.
+/// In two files: meeting.cpp, connection set-up and changes of membership; wire.cpp, messages.
 class ZeroMqWire final : public Wire {
  public:
   ZeroMqWire(std::shared_ptr<Port> port, Transport* messages, double timeout_seconds);
@@ -98,40 +99,41 @@ class ZeroMqWire final : public Wire {
     started_.a = label.step;
     started_.b = label.bucket;
   }
-  AwaitedRank known_of(int rank) const override;
-  void revoke() override {}  // the closed connections tell the others
+  AwaitedRank status_of(int rank) const override;
+  void revoke() override {}  // nothing to do: closed connections tell the others
   bool abandon() override {
     phase_ = Phase::kMeeting;
     peers_.clear();
     return false;
   }
 
-  Flag send(const std::byte* data, std::size_t bytes, int to, MessageTag tag);
-  Flag receive(std::byte* data, std::size_t bytes, int from, MessageTag tag);
+  CompletionFlag send(const std::byte* data, std::size_t bytes, int to, MessageTag tag);
+  CompletionFlag receive(std::byte* data, std::size_t bytes, int from, MessageTag tag);
 
  private:
-  /// Makes connections to these ranks of the roster, and sends greetings.
-  void call(const std::vector<int>& others);
-  /// Waits until they have greeted too. Error(code) that names one that has not.
-  void connect(const std::vector<int>& others, double limit_seconds, ExitCode code);
-  /// Why a rank does not greet; empty if it still may.
-  std::string why_silent(int other, double waited, double limit_seconds);
+  /// Connects to these ranks of the roster, and sends a Hello to each.
+  void connect_to(const std::vector<int>& others);
+  /// Waits for their Hello. Error(code) that names a rank that has sent none.
+  void await_hellos(const std::vector<int>& others, double limit_seconds, ExitCode code);
+  /// Why a rank will send no Hello; empty if it still may.
+  std::string why_no_hello(int other, double waited, double limit_seconds);
   Roster meet_again();
-  /// Those who are left, and who is let in, if this rank decides that.
-  Roster decide(const std::vector<int>& present);
-  /// Fails for good, as the job goes on with others.
-  [[noreturn]] void leave_to(const Roster& others);
-  /// From here on the ranks are those.
-  void become(const Roster& roster);
-  /// Fails for good: Membership::over().
+  /// On the rank that decides: the new roster, of survivors and of the joiners that are let in.
+  Roster make_roster(const std::vector<int>& present);
+  /// Throws: the job continues without this rank.
+  [[noreturn]] void fail_excluded(const Roster& others);
+  /// Makes this the roster of the job.
+  void install_roster(const Roster& roster);
+  /// Throws, after which this process cannot meet the others again: Membership::over().
   template <class... Args>
   [[noreturn]] void leave(fmt::format_string<Args...> format, Args&&... args);
   void set_roster_ranks();
-  void take(std::vector<Part>& parts);
+  void handle_message(std::vector<Part>& parts);
   void greet(const std::string& connection, const Hello& hello);
-  void take(int from, const Frame& frame, Part* content);
-  void look_at_connections();
-  void put(Peer& to, Key key, const std::byte* data, std::size_t bytes, const Flag& done);
+  void handle_frame(int from, const Frame& frame, Part* content);
+  void check_connections();
+  void send_data(Peer& to, MessageKey key, const std::byte* data, std::size_t bytes,
+                 const CompletionFlag& done);
   Peer& peer(int rank) { return *peers_.at(static_cast<std::size_t>(rank)); }
   const Peer& peer(int rank) const { return *peers_.at(static_cast<std::size_t>(rank)); }
 
@@ -144,8 +146,8 @@ class ZeroMqWire final : public Wire {
   Frame started_{.kind = Frame::Kind::kAnswer, .a = -1, .b = -1};
   int calls_ = 0;
   enum class Phase : std::uint8_t { kMeeting, kOpen, kLeaving } phase_ = Phase::kMeeting;
-  std::optional<Roster> decided_;  ///< by the lowest rank that is left
-  bool decides_ = false;           ///< this rank is that
+  std::optional<Roster> decided_;  ///< the new roster, made by the lowest surviving rank
+  bool decides_ = false;           ///< this rank is the lowest survivor
   int exceptions_at_start_ = std::uncaught_exceptions();
 };
 

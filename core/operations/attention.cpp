@@ -11,7 +11,7 @@ namespace starling {
 
 namespace {
 
-/// What is seen of tensors moves alone.
+/// Minus the bytes of tensors that the views do not show, which do not move.
 double unseen(std::initializer_list<const View*> views) {
   double result = 0.0;
   for (const View* view : views) {
@@ -23,7 +23,7 @@ double unseen(std::initializer_list<const View*> views) {
   return result;
 }
 
-/// Arithmetic of so many products of all queries and keys.
+/// Arithmetic of `products` products of all queries and keys.
 double flops_of(const Attention& args, int products) {
   const auto keys = static_cast<double>(args.k.shape()[2]);
   double looked_at = args.causal ? (keys + 1.0) / 2.0 : keys;  // in the mean

@@ -5,8 +5,8 @@
 
 #include "core/host_device.h"
 
-// The kinds of losses, and their terms, for CPU and GPU. A new one is a kind and a line in
-// element_loss().
+// The kinds of losses, and their terms, for CPU and GPU. A new sum over elements is a kind and a
+// line in element_loss(); a kind of softmax needs kernels.
 namespace starling {
 
 /// Losses as PyTorch defines them (`torch.nn.functional`).

@@ -9,7 +9,8 @@ namespace starling {
 /// The functions that a step may be: X(name, operands, value). The value is of a and b, numbers of
 /// the type T that arithmetic runs in. Comparisons give 1 or 0. Of a gradient, a is the function's
 /// input, or its output where that is said, and b the gradient of its output. A new function is a
-/// line here, and one in differentiate() (core/operations/differentiate.cpp) if it has a gradient.
+/// line here, one in differentiate() (core/operations/differentiate.cpp) if it has a gradient, and
+/// more for users (CONTRIBUTING.md).
 #define STARLING_MAP_FUNCTIONS(X)                                         \
   X(kAdd, 2, a + b)                                                       \
   X(kSubtract, 2, a - b)                                                  \

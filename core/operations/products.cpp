@@ -34,7 +34,7 @@ struct Dimension {
   }
 };
 
-/// A view of `count` matrices of x with so many rows, `next` elements apart, or of one that all
+/// A view of `count` matrices of x with `rows` rows, `next` elements apart, or of one that all
 /// take. The first begins `first` elements behind x's.
 View matrices(const View& x, std::int64_t first, std::int64_t count, std::int64_t next,
               std::int64_t rows) {
@@ -51,7 +51,7 @@ double moved(const View& x) {
 }  // namespace
 
 Accesses Matmul::accesses() const {
-  // What is seen of a larger tensor moves alone.
+  // Of a larger tensor only what is seen through the view moves.
   double unseen = 0.0;
   for (const View* view : {&a, &b, &c}) unseen += moved(*view) - bytes_of({view->tensor()});
   if (accumulate) unseen += moved(c) - bytes_of({c.tensor()});

@@ -56,7 +56,7 @@ class CachingAllocator {
   std::size_t slab_left_ = 0;
   std::map<std::byte*, std::size_t> segments_;
   std::set<Gap> gaps_;
-  std::map<std::byte*, std::size_t> gaps_by_place_;  ///< the same
+  std::map<std::byte*, std::size_t> gaps_by_place_;  ///< the bytes of each, by where it begins
   MemoryStats stats_;
 };
 

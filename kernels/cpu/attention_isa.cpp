@@ -498,7 +498,7 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
   Scratch scratch{reinterpret_cast<float*>(memory)};
   Word* q = scratch.take<Word>(rows * words);
   Word* dy = scratch.take<Word>(rows * words);
-  // Places in pairs are there beside them as lines.
+  // Elements in pairs are there as lines, too.
   Word* q_memory = F::kTerms == 1 ? q : scratch.take<Word>(rows * words);
   Word* dy_memory = F::kTerms == 1 ? dy : scratch.take<Word>(rows * words);
   R* dq = scratch.take<R>(rows * line);

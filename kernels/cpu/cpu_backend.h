@@ -91,7 +91,7 @@ class CpuBackend final : public Backend {
   template <class T, class To>
   void low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias, To* c);
 
-  /// An fp32 copy of n numbers of a 16-bit type, and back; or of lines of so many numbers, which
+  /// An fp32 copy of n numbers of a 16-bit type, and back; or of `lines` lines of n numbers, which
   /// begin `step` elements apart in the 16-bit type and follow each other in fp32.
   template <class T>
   cpu::Workspace<float> widened(const T* x, cpu::Index n, cpu::Index lines = 1,

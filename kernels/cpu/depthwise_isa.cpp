@@ -83,7 +83,7 @@ struct Lines {
 };
 
 /// Adds a row of dy times what its windows' taps read: kRows rows of the filter from `rows`, kTaps
-/// neighbouring taps in each. Sums of one row gather in registers and go on from there.
+/// neighbouring taps in each. Sums of one row gather in registers and continue from there.
 template <class T, int kRows, int kTaps>
 static void gather(const T* const* rows, T* const* sums, const T* dy, Index dy_step, Index outputs,
                    Index x_step, Index channels) {

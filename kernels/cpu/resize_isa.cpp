@@ -170,7 +170,7 @@ static inline __attribute__((always_inline)) __m128i four_pixels(const std::int1
 }
 #endif
 #if defined(__AVX2__)
-/// Four pixels of 4 bytes to the output's x-th, as far as there are so many.
+/// Writes up to four pixels of 4 bytes, from the output's x-th on, as far as it has them.
 template <int kChannels>
 static inline __attribute__((always_inline)) void store_four(__m128i pixels, std::int64_t x,
                                                              std::int64_t width,

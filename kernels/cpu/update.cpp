@@ -25,9 +25,9 @@ constexpr std::int64_t kBlock = detail::kUpdateBlock;
 constexpr std::int64_t kGrain = 1024;  // elements; whole pages of fp32 for each thread
 /// Elements that go through all that is done to them while they are in the cache.
 constexpr std::int64_t kPiece = 1024;
-/// Bytes from which on parameters that are written beside the old ones go past the caches. Nobody
-/// reads them before the caches have been filled several times over. A line that is not in a cache
-/// would have to be fetched just to be overwritten.
+/// Bytes from which on parameters that do not replace the old ones in place are written with
+/// streaming stores. Nobody reads them before the caches have been filled several times over, and a
+/// line that is in no cache would have to be fetched just to be overwritten.
 constexpr std::size_t kStreamBytes = 4u << 20;
 
 template <class T>

@@ -18,7 +18,7 @@
 #include "kernels/cuda/libraries/libraries.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// What lives here: the plug-in libstarling_cuda.so. This class makes a backend of four rooms.
+// What lives here: the plug-in libstarling_cuda.so. This class makes a backend of four folders.
 // runtime/: memory, streams, events, graphs, peers, everything behind one interface that tests
 // replace; libraries/: cuDNN and cuBLASLt, and the choice among their ways; operations/: own
 // kernels, one idea a file; device/: what kernels share. No header of another folder includes one

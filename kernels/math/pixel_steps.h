@@ -21,8 +21,8 @@ enum class PixelChange : std::int32_t {
   kScale,       ///< [factor] v = factor · v
   kContrast,    ///< [factor] v = factor · v + (1 - factor) · the mean of the image's greys
   kSaturation,  ///< [factor] v = factor · v + (1 - factor) · the pixel's grey; of three channels
-  /// [the bits of an fp32] turns the hue by so many sixths of a circle, from 0 to below 6; of three
-  /// channels
+  /// [the bits of an fp32] turns the hue by this many sixths of a circle, from 0 to below 6; of
+  /// three channels
   kHue,
   /// [factor] v = factor · v + (1 - factor) · the mean around it, itself counted 5 times; the
   /// border stays
@@ -119,7 +119,7 @@ STARLING_HD void turn_hue(std::int32_t& r, std::int32_t& g, std::int32_t& b, flo
   b = hexcone(at + 1.0F, m, c);
 }
 
-/// The level of each byte, of a channel's histogram `counts` over so many pixels.
+/// The level of each byte, of a channel's histogram `counts` over `pixels` pixels.
 STARLING_HD void even_levels(const std::uint32_t* counts, std::int64_t pixels,
                              std::uint8_t* levels) {
   // The last level that occurs does not count: it becomes white by itself.

@@ -120,8 +120,8 @@ struct Adafactor {
       "steps of a parameter's own size, by averages over rows and columns of squared gradients: "
       "hardly any memory for states";
   static constexpr double kRate = 0.01;
-  /// The squares' and V's, beside the last pass: two reads of g and V's memory, two writes, and
-  /// what both kinds of means read.
+  /// The squares' and V's, in addition to the last pass: two reads of g and V's memory, two writes,
+  /// and what both kinds of means read.
   static constexpr int kMoreStreams = 6;
   double beta2_decay = -0.8;
   double eps1 = -1.0;  ///< see adafactor_eps()

@@ -63,7 +63,7 @@ struct Adam {
   AdamSettings settings{.weight_decay = kDecoupled ? 0.1 : 0.0};
   double noise_correction = 1.0;    ///< N; 1: off
   bool noise_of_all_ranks = false;  ///< N is the number of ranks, which know_ranks() tells
-  /// Not null: m and v stay as they are, v being that of so many updates, and p goes along m. For
+  /// Not null: m and v stay as they are, v being that of this many updates, and p goes along m. For
   /// algorithms that make m themselves.
   const std::int64_t* frozen_at = nullptr;
 

@@ -59,9 +59,9 @@ struct LinearStep {
   }
 };
 
-/// The coefficients are asked for anew in every step, so that a graph's steps have theirs.
+/// The coefficients are asked for again in every step, so that each step of a graph has its own.
 struct Linear {
-  int states = 0, made = 0;  ///< at most 2, of which so many are written
+  int states = 0, made = 0;  ///< at most 2; how many of these are written
   std::function<LinearCoefficients<double>(double lr)> coefficients;
 
   RuleFacts facts() const {

@@ -108,11 +108,12 @@ TEST_CASE("blame: a rank that stands still is the cause, through another that wa
     starts_exchange(records, rank, 4, 4'000'200);
   }
   waits_in(records, 0, 4, 5'000'000);  // its partner is 1
-  const std::string text =
-      blamed(records, {"rank 1 waits for rank 2 since", "rank 0 waits for rank 1 since",
-                       "6 s before the last record (the exchange of step 3, bucket 0)",
-                       "cause: rank 2: in step 3 it waits for nobody; its last event is \"step\"",
-                       "order: all ranks issued the same; rank 2 is in step 3, rank 0 in step 5"});
+  const std::string text = blamed(
+      records,
+      {"rank 1 waits for rank 2 since", "rank 0 waits for rank 1 since",
+       "6 s before the last record (the exchange of step 3, bucket 0)",
+       "cause: rank 2: in step 3 it is not waiting for another rank; its last event is \"step\"",
+       "order: all ranks issued the same; rank 2 is in step 3, rank 0 in step 5"});
   CHECK(std::count(text.begin(), text.end(), '\n') == 3);
 }
 
@@ -138,9 +139,8 @@ TEST_CASE("blame: a rank that was stopped in a wait for what others have done") 
     starts_exchange(records, rank, 3, 3'000);
     waits_in(records, rank, 3, 3'100);
   }
-  blamed(records,
-         {"cause: rank 2: in step 2 it waits since",
-          "for the exchange of step 1, bucket 0, in which all others have done their part"});
+  blamed(records, {"cause: rank 2: in step 2 it waits since",
+                   "for the exchange of step 1, bucket 0, which all other ranks have started"});
 }
 
 TEST_CASE("blame: a rank that was stopped with its exchange begun") {
@@ -148,8 +148,8 @@ TEST_CASE("blame: a rank that was stopped with its exchange begun") {
   waits_in(records, 3, 2, 3'000);
   add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
   add_event(records, 2, event_at(3'000, FlightEvent::kStep, {.step = 3}));
-  blamed(records,
-         {"waits: rank 3 waits for rank 2 since", "cause: rank 2: in step 3 it waits for nobody"});
+  blamed(records, {"waits: rank 3 waits for rank 2 since",
+                   "cause: rank 2: in step 3 it is not waiting for another rank"});
 }
 
 TEST_CASE("blame: of a rank without a record it is said, and that it is probably the cause") {
@@ -160,7 +160,7 @@ TEST_CASE("blame: of a rank without a record it is said, and that it is probably
   REQUIRE(partner_of(3, 2) == 2);
   blamed(records,
          {"rank 3 waits for rank 2", "cause: rank 2 left no record: probably killed or stopped",
-          "of rank 2 nothing is known"});
+          "no record of rank 2"});
 }
 
 TEST_CASE("blame: a rank whose record is damaged is not said to be gone") {
@@ -169,8 +169,7 @@ TEST_CASE("blame: a rank whose record is damaged is not said to be gone") {
   records.broken = {2};
   SUBCASE("nobody waits") {}
   SUBCASE("a rank waits for it") { waits_in(records, 3, 2, 3'000); }
-  blamed(records,
-         {"cause: not known, as of rank 2 the record is damaged", "of rank 2 nothing is known"});
+  blamed(records, {"cause: unknown: the record of rank 2 is damaged", "no record of rank 2"});
 }
 
 TEST_CASE(
@@ -211,8 +210,8 @@ TEST_CASE("blame: a cut cable is the network's, not that of the hosts at its end
   loses(0, 2);
   SUBCASE("two hosts") {
     loses(2, 0);
-    blamed(records, {"cause: the network between hosts a and b: ranks 0 and 2 missed others there, "
-                     "all of which went on"});
+    blamed(records, {"cause: the network between hosts a and b: ranks 0 and 2 lost contact with "
+                     "ranks that kept running"});
     loses(3, 2);  // a process of its own host
     CHECK(blame(records).find("network") == std::string::npos);
   }
@@ -250,8 +249,9 @@ TEST_CASE(
   SUBCASE("rank 3 waits for it, too") {
     waits_in(records, 3, 1, 3'000);
     add_event(records, 3, event_at(3'000'000, FlightEvent::kLate, {1, 0, 1}, {0}));
-    blamed(records, {"cause: ranks 0 and 3 wait for each other for what they have started alike: "
-                     "look at the network between them"});
+    blamed(records,
+           {"cause: ranks 0 and 3 wait for each other, although each has started its side: "
+            "check the network between them"});
   }
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("blame: where ranks issued exchanges in another order, it says which")
   issue(2, 1, 3'110);
   issue(2, 0, 3'210);
   // Their common exchange before was the one of step 1.
-  blamed(records, {"order: ranks part at",
+  blamed(records, {"order: ranks diverge at",
                    "after the exchange of step 1, bucket 0 rank 1 issued the exchange of step 3, "
                    "bucket 0 where rank 2 issued the exchange "
                    "of step 3, bucket 1"});
@@ -283,7 +283,7 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
   add_event(records, 2, event_at(3'000, FlightEvent::kCall, {.round = 9}, {}, "a barrier"));
   blamed(
       records,
-      {"cause: ranks 1 and 2 wait for each other, as they issued different things",
+      {"cause: ranks 1 and 2 wait for each other, because they issued different operations",
        "rank 1 waits for the exchange of step 3, bucket 0 where rank 2 called a barrier (call 9)"});
 
   // Rank 2 gives up and writes its record, when rank 1 looks what it is at.
@@ -291,8 +291,9 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
   add_event(records, 1,
             event_at(8'000'600, FlightEvent::kFound, {.round = 2}, {}, "waits for a disk"));
   add_event(records, 1, event_at(8'000'610, FlightEvent::kTimeout, {3, 0, 3}, {2}));
-  CHECK(contains(blame(records),
-                 "cause: ranks 1 and 2 wait for each other, as they issued different things"));
+  CHECK(contains(
+      blame(records),
+      "cause: ranks 1 and 2 wait for each other, because they issued different operations"));
   // but before that it is a cause
   records.by_rank[1]->events[records.by_rank[1]->events.size() - 2].us = 7'999'000;
   CHECK(contains(blame(records), "cause: rank 2: waits for a disk, as rank 1 saw"));
@@ -421,8 +422,8 @@ TEST_CASE("flight records: of the newest start alone, and which that was") {
   FlightRecords records = read_flight_records(folder);
   CHECK(records.by_rank.size() == 3);
   CHECK(records.not_newest);
-  CHECK(contains(start_text(records), "the start of 1970-01-1"));
-  CHECK(contains(start_text(records), "not the newest one, which has left no record"));
+  CHECK(contains(start_text(records), "records of the run started 1970-01-1"));
+  CHECK(contains(start_text(records), "; the newest start left no record"));
   write("flight", 0, 2, 20 * day);
   write("flight", 1, 2, 20 * day);
   for (const int rank : {2, 3}) write("flight", rank, 4, 11 * day);
@@ -431,6 +432,6 @@ TEST_CASE("flight records: of the newest start alone, and which that was") {
   CHECK_FALSE(records.not_newest);
   CHECK(records.start == 20 * day);
   CHECK(records.earlier == std::vector<int>{2, 3});
-  CHECK(contains(start_text(records), "the start of 1970-01-2"));
-  CHECK(contains(start_text(records), "left out, as of earlier starts: ranks 2 and 3"));
+  CHECK(contains(start_text(records), "records of the run started 1970-01-2"));
+  CHECK(contains(start_text(records), "ignored, from earlier starts: ranks 2 and 3"));
 }

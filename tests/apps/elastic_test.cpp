@@ -127,7 +127,7 @@ Kept kept_after(const json& config, int ranks, int count) {
   FakeWorld(ranks).run([&](Transport& transport) {
     TrainerRun run(config, transport);
     for (int i = 0; i < count; ++i) run.trainer->step();
-    auto& own = kept[static_cast<std::size_t>(transport.rank())] = run.trainer->kept_state();
+    auto& own = kept[static_cast<std::size_t>(transport.rank())] = run.trainer->handover_state();
     own->metadata[TrainingRun::kLost] = "1";
   });
   return kept;
@@ -138,7 +138,7 @@ std::vector<SafetensorsFile> went_on(const json& config, Kept kept, int count) {
   std::vector<SafetensorsFile> files(kept.size());
   FakeWorld(static_cast<int>(kept.size())).run([&](Transport& transport) {
     auto& own = kept[static_cast<std::size_t>(transport.rank())];
-    read_kept(*own);
+    load_deferred_tensors(*own);
     const RankLayout site{transport.size(), transport.size()};
     const TrainConfig read = read_train_config(config, "test", site);
     const std::optional<Handover> handover = plan_handover(&*own, read, transport);
@@ -442,7 +442,7 @@ TEST_CASE(
   for (const int torn : {0, 1}) {
     CAPTURE(torn);
     Kept of_one = kept;
-    of_one[static_cast<std::size_t>(2 * torn + 1)]->metadata[Trainer::kMet] = "10";
+    of_one[static_cast<std::size_t>(2 * torn + 1)]->metadata[Trainer::kLastSynchronised] = "10";
     FakeWorld(4).run([&](Transport& transport) {
       const TrainConfig read = read_train_config(config, "test", {4, 4});
       const auto handover =

@@ -289,7 +289,7 @@ let cosine = schedule={"type": "cosine"}
 0 1 | made longer | spans 16 steps now and 8 before: the rate of step 9 is 0\.01[0-9]*, where it would have been 1e-06$ | run.json --output longer --resume latest | $cosine | steps=16
 line longer/config.json "steps": 16
 copy longer before
-0 1 | fewer steps than are done | longer has done 16 steps, asked for: 3; there is nothing to do | run.json --output longer --resume latest | $cosine | steps=3
+0 1 | fewer steps than are done | longer has done 16 steps; 3 were requested, so there is nothing to do | run.json --output longer --resume latest | $cosine | steps=3
 2 1 | fewer steps of another run | now says 5 for seed, the checkpoint was made with | run.json --output longer --resume latest | $cosine | steps=3 | seed=5
 same longer before
 alike longer/metrics.jsonl before/metrics.jsonl

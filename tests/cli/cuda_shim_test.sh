@@ -63,7 +63,7 @@ verify "that says it once" test "$(grep -c "GPU memory, because" "$work/.stderr"
 verify "and they learn the same" same_losses staged2 auto2b
 check "a rank without memory to share, by the script that asks a GPU" 0 "rank 1: " python3 -B "$root/scripts/gpu" ranks refused --train "$shim_train"
 check "a lost rank of two that read each other" 0 "exit status 3 after" python3 -B "$root/scripts/gpu" ranks lost --transports direct --train "$shim_train"
-check "NCCL on CPUs is refused" 2 "sync.transport: is nccl, which is between GPUs" run cpu3 2 cpu --set sync.transport=nccl
+check "NCCL on CPUs is refused" 2 "sync.transport: is nccl, which connects GPUs only" run cpu3 2 cpu --set sync.transport=nccl
 check "a traced run that ends with an error" 4 "loss|not finite|diverged" run traced 1 cuda --trace trace.json --set optimizer.lr=1e30
 check "bf16" 0 "NVIDIA H200.*, bf16" run bf16 1 cuda --set precision=bf16 --trace bf16.json
 verify "whose timeline has the device's part" grep -q "compute (device)" bf16.json

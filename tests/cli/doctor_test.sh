@@ -40,10 +40,10 @@ check "the doctor says who waits for it" 0 "^waits: .*rank.* for rank 1 since .*
 verify "and that it is the cause" bash -c 'cat .stdout; grep -qE "^cause: rank 1\\b" .stdout'
 verify "in three lines" three_lines hang
 check "a rank that calls what others do not" 3 "waited 2 s" faulty call 2 call
-check "the doctor says what each issued" 0 "^order: ranks part at .*rank [01] (waits for|called) .* where rank [01] (waits for|called) .*" blame call
-verify "and that they wait for each other" grep -q "^cause: ranks 0 and 1 wait for each other, as they issued different things" .stdout
+check "the doctor says what each issued" 0 "^order: ranks diverge at .*rank [01] (waits for|called) .* where rank [01] (waits for|called) .*" blame call
+verify "and that they wait for each other" grep -q "^cause: ranks 0 and 1 wait for each other, because they issued different operations" .stdout
 check "a rank that issues another exchange" "1|3" "" faulty order 2 order
-check "the doctor says which" 0 "^order: ranks part at .*: after the numbers of step 25 rank 0 issued the exchange of step 25, bucket 0 where rank 1 issued the exchange of step 25, bucket 7" blame order
+check "the doctor says which" 0 "^order: ranks diverge at .*: after the numbers of step 25 rank 0 issued the exchange of step 25, bucket 0 where rank 1 issued the exchange of step 25, bucket 7" blame order
 
 process_of() { # FOLDER RANK
   pgrep -f -- "--output $1\$" | while read -r id; do
@@ -81,7 +81,7 @@ check "then nothing is wrong" 0 "^cause: none, nothing went wrong" blame end
 check "and otherwise not" 0 "done: model" ranks 2 "$train" faulty.json --set steps=5 --set sync.algorithm=gossip --output on
 verify "there is no folder" test ! -e on/flight
 check "resumed" 0 "done: model" ranks 2 "$train" faulty.json --set steps=8 --set sync.algorithm=gossip --output end --resume latest
-check "the doctor says of which start its records are" 0 "these records are of the start of 20.*, not the newest one, which has left no record" blame end
+check "the doctor says of which start its records are" 0 "records of the run started 20.*; the newest start left no record" blame end
 verify "what was there stays beside" test -s end/flight.before/rank-1.jsonl -a ! -e end/flight
 check "off" 139 "\[crash\] SIGSEGV .* in step -?[0-9]+|\[crash\] SIGSEGV" faulty off 2 null --set flight_recorder=off
 verify "no record then" test ! -e off/flight

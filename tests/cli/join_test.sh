@@ -187,7 +187,7 @@ end slow slow.0.log 1
 begin fits --set sync.algorithm=gossip --set sync.topology.type=one-peer-exp --set elastic.topology=hypercube
 join fits 1
 says fits.0.log 1 "on 2 ranks in place of 1"
-check "no topology for so many" 2 "^\[join\] the run refuses this process: the run cannot go on on 3 ranks: .*power of two" "$train" --join fits
+check "no topology for so many" 2 "^\[join\] the run refuses this process: the run cannot continue with 3 ranks: .*power of two" "$train" --join fits
 steps_from fits
 end fits fits.0.log 2
 finish

@@ -116,7 +116,7 @@ verify "the same bits" same_model "$work/even/model.safetensors" "$work/even_cac
 verify "slow samples are read once by the ranks of a host" python3 -c "import json; c = json.load(open('$work/even_cached/summary.json'))['cache']; assert 256 + 16 <= c['decoded'] < 256 + 32 and c['hits'] > 0, c"
 check "predict says what such a model needs" 2 "unknown layer 'softsign'.*was trained with the plug-ins .*libmine.so.*, which must be given here too" "$(dirname "$work/$program")/starling-predict" "$work/even" "$work/even/config.json"
 check "a model file opens no plug-in" 2 "was trained with the plug-ins .*libmine.so.*; give its config" "$work/$program" --evaluate "$work/even"
-check "between GPUs it is refused" 2 "sync.transport: is throttled, which is between CPUs" throttled --device cuda --dry-run
+check "between GPUs it is refused" 2 "sync.transport: is throttled, which connects CPUs only" throttled --device cuda --dry-run
 cd "$work" || exit 1
 
 nightly || finish

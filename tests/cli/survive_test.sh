@@ -136,5 +136,5 @@ kill -KILL "$(cat none.pid.2)"
 wait $job
 status=$?
 verify "no topology for 3: the end, with 3" bash -c "tail -n 20 none.log; [ $status = 3 ]"
-verify "and why" bash -c "tail -n 20 none.log; grep -aq 'is gone.*the run cannot go on on 3 of 4 ranks: .*power of two' none.log"
+verify "and why" bash -c "tail -n 20 none.log; grep -aq 'is gone.*the run cannot continue with 3 of 4 ranks: .*power of two' none.log"
 finish

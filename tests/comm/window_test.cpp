@@ -51,15 +51,15 @@ TEST_CASE(
     (void)link.send(200);
     CAPTURE(needed);
     CHECK(link.send(100) <= 0.01 * (needed + 100.0) * 1.05);
-    CHECK(link.window.most() >= needed);
-    CHECK(link.window.most() <= std::max(3.0, needed + 6.0));
+    CHECK(link.window.limit() >= needed);
+    CHECK(link.window.limit() <= std::max(3.0, needed + 6.0));
   }
   for (const double needed : {30.0, 60.0, 100.0}) {
     Link link{0.001, 0.001 * needed};
     (void)link.send(160);
     CAPTURE(needed);
     CHECK(link.send(160) <= 0.001 * (needed + 160.0) * 1.05);
-    CHECK(link.window.most() <= 2.0 * needed);
+    CHECK(link.window.limit() <= 2.0 * needed);
   }
 }
 
@@ -68,13 +68,13 @@ TEST_CASE(
     "fewest") {
   Link longest{0.0001, 0.1};
   (void)longest.send(3000);
-  CHECK(longest.window.most() == kMostPieces);
+  CHECK(longest.window.limit() == kMostPieces);
   Link near{0.002, 0.0001};
   (void)near.send(500);
-  CHECK(near.window.most() == kFewestPieces);
+  CHECK(near.window.limit() == kFewestPieces);
   Link nearest{0.0001, 0.0002};  // 20 Gbit/s
   (void)nearest.send(500);
-  CHECK(nearest.window.most() == kFewestPieces);
+  CHECK(nearest.window.limit() == kFewestPieces);
 }
 
 TEST_CASE(
@@ -82,12 +82,12 @@ TEST_CASE(
     "many as before") {
   Link link{0.01, 0.09};
   (void)link.send(200);
-  const int before = link.window.most();
+  const int before = link.window.limit();
   for (int step = 0; step < 50; ++step) (void)link.send(60, 0.5);
-  CHECK(link.window.most() >= before - 1);
+  CHECK(link.window.limit() >= before - 1);
   link.each = 0.05;
   (void)link.send(400);
-  CHECK(link.window.most() < before - 3);
+  CHECK(link.window.limit() < before - 3);
 }
 
 TEST_CASE("comm/window: a small piece tells nothing") {
@@ -97,5 +97,5 @@ TEST_CASE("comm/window: a small piece tells nothing") {
   Link link{0.01, 0.09};
   link.window = window;
   (void)link.send(200);
-  CHECK(link.window.most() > kFewestPieces);
+  CHECK(link.window.limit() > kFewestPieces);
 }

@@ -15,7 +15,7 @@ namespace starling {
 /// choice. The choice goes into the resolved config. Returns the lines to print. Collective.
 std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
                                   const ShapeTrace& trace, Backend& backend, Transport& transport);
-/// Takes what a checkpoint (`source`) says was chosen: a run goes on as it began.
+/// Takes what a checkpoint (`source`) says was chosen: a run continues as it began.
 void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config,
                   const std::string& source);
 

@@ -20,7 +20,7 @@ struct TrainOptions {
   std::vector<std::string> settings;
   bool of_training = false;  ///< --samples has the training set's
   bool list_long = false;    ///< --list says a line on each
-  bool elastic = false;      ///< --resume may go on with another number of ranks
+  bool elastic = false;      ///< --resume may continue with another number of ranks
   bool dry_run = false, json = false, check_gradients = false, version = false, help = false,
        describe_config = false;
   std::string help_text;

@@ -37,7 +37,7 @@ struct TrainConfig {
   StateSettings state;
   EvaluateSettings evaluate;
 
-  /// What the model of `init` has beside its weights, for the run's own model files: metadata
+  /// What the model of `init` has besides its weights, for the run's own model files: metadata
   std::map<std::string, std::string> companions;
   std::string source;  ///< the config's file, for errors
   nlohmann::json resolved;

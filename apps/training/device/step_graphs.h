@@ -25,7 +25,7 @@ struct GraphPlan {
   std::int64_t accumulate = 1;  ///< micro-batches of a step
   std::int64_t rule_phases =
       1;                    ///< of a rule whose steps are not training's, as updates are skipped
-  std::int64_t period = 0;  ///< after so many steps the same work comes again; 0: never
+  std::int64_t period = 0;  ///< number of steps after which the same work repeats; 0: never
   std::int64_t graphs = 0;
   std::string why_not;  ///< why steps cannot be graphs; empty: they can
 

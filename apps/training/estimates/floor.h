@@ -36,10 +36,10 @@ inline constexpr Ceilings kCeilings[] = {
 /// the same chip (PCIe, NVL) and parts of a GPU (MIG) are slower: they have none.
 std::optional<Ceilings> known_ceilings(std::string_view device);
 
-/// Seconds that so many products of square matrices take: the fastest of some runs.
+/// Seconds that `calls` products of square matrices take: the fastest of some runs.
 double product_seconds(Backend& backend, DType compute, std::int64_t side, int calls);
 
-/// What a copy of so many bytes and a product of square matrices reach on this device now.
+/// What a copy of that size and a product of square matrices reach on this device now.
 Ceilings measured_ceilings(Backend& backend, DType compute,
                            std::int64_t copy_bytes = std::int64_t{1} << 30,
                            std::int64_t side = 8192);

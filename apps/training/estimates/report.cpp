@@ -665,8 +665,8 @@ DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const Shap
     }
     kept = std::max(kept, here);
   }
-  // What ranks have alike is written once: counts, all that replicas share, and statistics of batch
-  // norm where ranks make them together. What an algorithm keeps is each rank's own.
+  // What is equal on all ranks is written once: counts, all that replicas share, and statistics of
+  // batch norm where ranks make them together. What an algorithm keeps is each rank's own.
   DiskNeed need;
   need.model = parameters + buffers;
   const int models = site.replicas().ranks;

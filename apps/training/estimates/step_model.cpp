@@ -41,7 +41,7 @@ NetworkModel network_of(const std::string& given, const RankLayout& site) {
   return network;
 }
 
-/// "hidden behind 50 steps of 2 ms or more; 120 % by …" of an exchange of so many seconds.
+/// "hidden behind 50 steps of 2 ms or more; 120 % by …" of an exchange that takes `seconds`.
 std::string hiding_text(double seconds, std::int64_t hidden, double step_seconds) {
   if (hidden == 0) return ", waited for";
   const double least = seconds / static_cast<double>(hidden);

@@ -237,7 +237,8 @@ void read_schedule(ConfigSection& root, OptimizerSettings& settings) {
       }
     }
   }
-  // It is made anew once the run's length is known, of the resolved section, so nothing can fail.
+  // It is made again once the run's length is known, from the resolved section, so nothing can
+  // fail.
   settings.make_schedule = [resolved = schedule.resolved(),
                             schedule_type](const ScheduleInputs& inputs) {
     ConfigSection section(resolved, "schedule");

@@ -49,7 +49,7 @@ void read_optimizer(ConfigSection& root, const Model& model, const std::string& 
                     OptimizerSettings& settings);
 ClipSettings read_clip(ConfigSection& root);
 /// Reads `lora`: adds adapters to the model's linear layers, and takes all else out of training but
-/// what it names. Before read_optimizer(). `adapter`: that which the run goes on from (`init`).
+/// what it names. Before read_optimizer(). `adapter`: that which the run continues from (`init`).
 std::optional<Linear::Adapter> read_lora(ConfigSection& root, bool has_base,
                                          const std::string& adapter, Model& model);
 

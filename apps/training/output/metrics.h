@@ -13,7 +13,7 @@
 
 namespace starling {
 
-/// What is told of a run.
+/// What a run reports.
 struct OutputSettings {
   bool tensorboard = true;
   std::string prometheus;       ///< file of the newest numbers; empty: none

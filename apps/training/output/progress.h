@@ -17,7 +17,7 @@ class Progress {
   Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal,
            std::string unit = "step");
   ~Progress();
-  /// Shows that so many are done; `details` stand before the time left.
+  /// Shows that `done` are done; `details` stand before the time left.
   void update(std::int64_t done, std::string_view details);
   /// Shows a line of training; `unit`: what its samples are called.
   void update(const MetricsLine& line, std::string_view unit);

@@ -107,7 +107,7 @@ std::int64_t RunLength::whole_epochs(std::int64_t step) const {
 
 double RunLength::planned_in(const Part& part, std::int64_t step) const {
   const auto done = static_cast<double>(step - part.stretch.step);
-  // A run of so many steps has them; of one of so many epochs the same share is over.
+  // A run whose length is in steps counts these; of one in epochs the same share is over.
   if (!by_epochs_ || part.stretch.step == 0 || part.steps_per_epoch == 0)
     return part.planned + done;
   return part.planned + done * static_cast<double>(first_steps_per_epoch()) /

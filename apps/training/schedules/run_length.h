@@ -16,7 +16,7 @@ struct Stretch {
   std::int64_t batch_size = 1;  ///< of one micro-batch on one rank
   /// Samples of all ranks' micro-batches by the config; 0: those of the first stretch
   std::int64_t wanted = 0;
-  /// Ranks joined or were lost in place: the algorithm went on, instead of beginning anew
+  /// Ranks joined or were lost in the same processes: the algorithm continued, without a restart
   bool joined = false;
   friend bool operator==(const Stretch&, const Stretch&) = default;
 };

@@ -51,7 +51,7 @@ class Formula final : public Schedule {
   F rate_;
 };
 
-/// Adds a schedule. `make` reads its keys behind the warm-up's, and returns the rate of update t.
+/// Adds a schedule. `make` reads its keys after the warm-up's, and returns the rate of update t.
 template <class Make>
 void add(const char* name, const char* summary, Make make) {
   schedules().add(

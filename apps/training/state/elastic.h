@@ -24,7 +24,7 @@ using RankFiles = std::vector<std::pair<std::string, SafetensorsFile>>;
 /// if a file differs from rank 0's in form, or lacks weights although `needs_weights`. Collective.
 SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted,
                               bool needs_weights, World& world);
-/// Whether a state is such a mean, or equal on all ranks: their algorithm begins anew.
+/// Whether a state is such a mean, or equal on all ranks: their algorithm restarts.
 bool is_mean_of_ranks(const SafetensorsFile& file);
 void mark_as_mean_of_ranks(SafetensorsFile& file, int ranks);
 
@@ -32,8 +32,8 @@ void mark_as_mean_of_ranks(SafetensorsFile& file, int ranks);
 std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source);
 void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file);
 /// Appends a stretch from `step` on, with this batch size, or if 0 the one according to `elastic`.
-/// `ranks` may be replicas of so many, whose batch is that of all of them: as near as their number
-/// divides.
+/// `ranks` may count replicas of `replica` ranks, whose batch is that of all of these: then as near
+/// as `replica` divides.
 std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks,
                                const ElasticSettings& elastic, std::int64_t batch_size = 0,
                                int replica = 1);

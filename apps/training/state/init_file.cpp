@@ -147,8 +147,8 @@ void turn_matrices(const InitialFile& init, SafetensorsFile& file, Model& model)
     if (layout != TensorLayout::kTransposed || found == file.tensors.end() ||
         found->second.shape != tensor.shape())
       return;
-    std::vector<std::byte> room;
-    const std::span<const std::byte> own = bytes_of(found->second, room);
+    std::vector<std::byte> buffer;
+    const std::span<const std::byte> own = bytes_of(found->second, buffer);
     std::vector<std::byte> bytes(own.size());
     to_file_layout(own.data(), tensor.shape(), layout, size_of(found->second.dtype), bytes.data());
     found->second = {found->second.dtype, file_shape(tensor.shape(), layout), std::move(bytes)};
@@ -245,7 +245,7 @@ void put_adapter(const InitialFile& init, const std::string& digest, const Model
   }
 }
 
-/// What load_initial_file() does of a model with adapters.
+/// load_initial_file() for a model with adapters.
 std::string load_base(const InitialFile& init, Model& model) {
   SafetensorsFile file = read_base(init.file, model);
   std::string digest = digest_of(file);

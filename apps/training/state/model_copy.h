@@ -17,7 +17,7 @@ namespace starling {
 void load_tensor(const SafetensorsFile& file, const std::string& source, const std::string& name,
                  const Tensor& tensor, TensorLayout layout);
 
-/// A copy of this rank's model on its device, parameters and floating-point buffers, beside it.
+/// A second copy of this rank's model on its device: parameters and floating-point buffers.
 class ModelCopy {
  public:
   /// Initially zero. `prefix`: of the names in checkpoints. `replica`: has the parameters; null:

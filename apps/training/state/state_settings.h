@@ -24,13 +24,13 @@ struct CheckpointSettings {
 /// `tested`: what tests come to.
 CheckpointSettings read_checkpoint(ConfigSection& root, const std::vector<MetricValue>& tested);
 
-/// Section `elastic`: how a run goes on with another number of ranks.
+/// Section `elastic`: how a run continues with another number of ranks.
 struct ElasticSettings {
   bool keep_global_batch = true;  ///< or each rank's
   /// The rate is multiplied by (new / old samples of an update) to this power
   double lr_power = 0.0;
-  std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
-  /// A lost rank: the others go on in the same processes, where MPI can do that
+  std::string topology = "base-2";  ///< in place of one that cannot have the new number of ranks
+  /// After the loss of a rank the others continue in the same processes, where MPI can do that
   bool survive = false;
   /// Ranks may join by --join, and a lost one does not end the others
   bool join = false;
@@ -38,7 +38,7 @@ struct ElasticSettings {
 };
 ElasticSettings read_elastic(ConfigSection& root);
 
-/// What a run has beside the model's parameters, and where it begins.
+/// What a run has besides the model's parameters, and where it begins.
 struct StateSettings {
   InitialFile init;
   std::optional<Linear::Adapter> lora;  ///< section `lora`; the model has them

@@ -165,11 +165,11 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
   settings.transport = read_transport(transport);
   if (transport.resolved().size() == 1) sync.resolve("transport", settings.transport.name);
   if (!settings.transport.between_cpus && with.device.type == "cpu") {
-    sync.error("transport", "is {}, which is between GPUs; for device cpu: {}",
+    sync.error("transport", "is {}, which connects GPUs only; for device cpu: {}",
                settings.transport.name, transports_between_cpus());
   }
   if (!settings.transport.between_gpus && with.device.type == "cuda") {
-    sync.error("transport", "is {}, which is between CPUs; for device cuda: auto",
+    sync.error("transport", "is {}, which connects CPUs only; for device cuda: auto",
                settings.transport.name);
   }
   sync.read("timeout_s", settings.timeout_s, Range::closed(0.1, 1e7),

@@ -46,7 +46,7 @@ struct SyncSettings : SyncPhase {
   double bucket_bytes = 0.0, timeout_s = 300.0, heartbeat_s = 5.0;
   int max_ctas = 0;                 ///< see NcclSettings
   bool verify_checkpoints = false;  ///< sync.verify: before each checkpoint,
-  std::int64_t verify_every = 0;    ///< or every so many steps; 0: not
+  std::int64_t verify_every = 0;    ///< or at this interval of steps; 0: not
   bool in_backward = true, overlap = true;
   bool synchronized_norms = false;  ///< sync.batch_norm sync, with several ranks
   /// Batches of sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
@@ -60,7 +60,7 @@ struct SyncSettings : SyncPhase {
   std::vector<const AlgorithmPlan*> plans() const;
 };
 
-/// What `sync` must go with.
+/// The other sections that `sync` is checked against.
 struct SyncPartners {
   const DeviceSettings& device;
   const OptimizerSettings& optimizer;

@@ -40,7 +40,7 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
   }
   // Keeps these numbers apart from those of training's dropout.
   constexpr std::uint64_t kApart = std::uint64_t{1} << 63;
-  // After a stop the test behind it is given up.
+  // After a stop the test that follows is given up.
   for (std::int64_t batch = 0; batch < batches && !stop_requested(); ++batch) {
     NormMomentum momentum(1.0 / static_cast<double>(batch + 1));
     Pass pass{.backend = backend,

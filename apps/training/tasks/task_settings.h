@@ -28,7 +28,7 @@ std::unique_ptr<Task> read_task(ConfigSection& root, const DatasetInfo& data,
                                 std::vector<std::string>& metrics);
 /// Reads `model`, for the task.
 std::unique_ptr<Model> read_model(ConfigSection& root, const DatasetInfo& data, const Task* task);
-/// Section `loss`, beside what the task keeps of it.
+/// Section `loss`, except what the task keeps of it.
 struct LossSettings {
   /// loss.class_weights is "balanced": the loss is told of weights once the data is open
   bool balanced_classes = false;

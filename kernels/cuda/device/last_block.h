@@ -18,7 +18,7 @@ __device__ inline bool last_block(unsigned* counter, unsigned blocks) {
   if (threadIdx.x == 0 && threadIdx.y == 0) {
     __threadfence();  // makes stores visible before the arrival
     last = atomicInc(counter, blocks - 1) == blocks - 1 ? 1 : 0;
-    __threadfence();  // orders loads after the barrier behind the arrival
+    __threadfence();  // orders loads after the barrier that follows the arrival
   }
   __syncthreads();
   return last != 0;

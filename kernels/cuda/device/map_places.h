@@ -187,9 +187,9 @@ __device__ __forceinline__ void map_step(MapFunction function, const A (&a)[kCou
 /// since registers cannot be indexed dynamically.
 template <int kCount, class A>
 __device__ __forceinline__ void read_slot(int slot, A (&to)[kCount]) {
-  const A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
+  const A* scratch = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) to[i] = room[(slot * kCount + i) * kThreads];
+  for (int i = 0; i < kCount; ++i) to[i] = scratch[(slot * kCount + i) * kThreads];
 }
 
 /// Evaluates the expression for kCount adjacent elements from `along` on, in row `row` of the
@@ -198,10 +198,10 @@ template <int kCount, class T, class A>
 __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Index row, Index along,
                                          A (&values)[kCount]) {
   using F = math::Fast<T, A>;
-  A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
+  A* scratch = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
   const auto put = [&](int slot, const A(&from)[kCount]) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) room[(slot * kCount + i) * kThreads] = from[i];
+    for (int i = 0; i < kCount; ++i) scratch[(slot * kCount + i) * kThreads] = from[i];
   };
 #pragma unroll 1
   for (int k = 0; k < p.tensors; ++k) {
@@ -222,9 +222,9 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
     if (kCount > 1 && is_long(step.function)) {
 #pragma unroll 1
       for (int i = 0; i < kCount; ++i) {
-        room[(result * kCount + i) * kThreads] =
-            long_function<F>(step.function, room[(step.a * kCount + i) * kThreads],
-                             room[(step.b * kCount + i) * kThreads]);
+        scratch[(result * kCount + i) * kThreads] =
+            long_function<F>(step.function, scratch[(step.a * kCount + i) * kThreads],
+                             scratch[(step.b * kCount + i) * kThreads]);
       }
       read_slot(result, values);
       continue;
@@ -239,10 +239,11 @@ __device__ __forceinline__ void evaluate(const MapPlan<T, A>& p, Index kept, Ind
 /// Stores the constants in their slots; called before a thread's first evaluate().
 template <int kCount, class T, class A>
 __device__ __forceinline__ void put_numbers(const MapPlan<T, A>& p) {
-  A* room = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
+  A* scratch = dynamic_shared<A>() + threadIdx.y * blockDim.x + threadIdx.x;
   for (int k = p.tensors; k < p.slots - p.count; ++k) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) room[(k * kCount + i) * kThreads] = p.numbers[k - p.tensors];
+    for (int i = 0; i < kCount; ++i)
+      scratch[(k * kCount + i) * kThreads] = p.numbers[k - p.tensors];
   }
 }
 

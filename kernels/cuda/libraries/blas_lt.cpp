@@ -254,7 +254,7 @@ void* aligned(const Storage& storage, std::size_t bytes) {
   return place;
 }
 
-/// What the epilogue reads or writes beside c.
+/// What the epilogue reads or writes besides c.
 const Tensor& vector_of(const Matmul& args) { return args.row_sums ? args.row_sums : args.bias; }
 const Tensor& matrix_of(const Matmul& args) {
   return args.gelu_input ? args.gelu_input : args.before_gelu;

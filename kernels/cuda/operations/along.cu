@@ -20,7 +20,7 @@
 namespace starling::cuda {
 namespace {
 
-constexpr Index kFew = 16;          ///< numbers for which a line is looked at so many times
+constexpr Index kFew = 16;          ///< up to this many numbers a line is read once for each
 constexpr int kOfThread = 8;        ///< numbers of a line that a thread adds up
 constexpr Index kMostCuts = 64;     ///< of a line whose running sums are made
 constexpr Index kLeastCut = 16384;  ///< numbers of a part, at least
@@ -133,7 +133,7 @@ struct Running {
   }
 };
 
-/// Running sums y of each part, which go on from `totals`[line, part] of the parts before; or,
+/// Running sums y of each part, which continue from `totals`[line, part] of the parts before; or,
 /// where y is null, the totals.
 template <class T>
 __global__ void __launch_bounds__(kThreads)

@@ -146,7 +146,7 @@ struct AttentionBlock {
                                                                 column, depth, aligned);
   }
   /// Calls work(i, chunk i), of which the first one is on its way. While one is worked on the next
-  /// comes, to where the one before was: start(i), and behind the last of these chunks next().
+  /// arrives, where the one before was: start(i), and after the last of these chunks next().
   template <class Start, class Next, class Work>
   __device__ __forceinline__ void stream(int count, const Start& start, const Next& next,
                                          const Work& work) {

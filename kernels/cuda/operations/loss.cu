@@ -14,10 +14,10 @@
 #include "kernels/math/fast_float.h"
 
 // The losses. Of the cross entropy with class numbers a warp takes a row of logits (a block a long
-// one); of the others a block takes a row, all in fp64: their outputs are few beside a batch's
-// activations. The block that arrives last sums over the rows in an order that their number alone
-// decides. Labels are in device memory, so one outside the classes cannot stop the call: its row
-// becomes NaN, which training reports as divergence.
+// one); of the others a block takes a row, all in fp64: their outputs are few compared with a
+// batch's activations. The block that arrives last sums over the rows in an order that their number
+// alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its
+// row becomes NaN, which training reports as divergence.
 namespace starling::cuda {
 namespace {
 

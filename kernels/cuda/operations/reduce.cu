@@ -118,7 +118,7 @@ struct RowParts {
 
 /// y[image][column] = the results over the rows; kCount columns to a thread. Threads are laid out
 /// with blockDim.x over columns and blockDim.y over rows. Runs of a few rows gather in the type of
-/// arithmetic, and go on in fp64. Of several parts of the rows each leaves its results in
+/// arithmetic, and continue in fp64. Of several parts of the rows each leaves its results in
 /// partial[image][parts][length], for the last block of the columns' tile. One block a
 /// multiprocessor is said to be enough: without that, ptxas spills for sm_100 though most registers
 /// are free.

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (thread == 0) largest[blockIdx.x] = std::bit_cast<float>(shared_largest);
-  const unsigned least = shared_prefix;  // of the chosen; so many equal ones are
+  const unsigned least = shared_prefix;  // of the chosen; of those equal to it `equal` are chosen
   const auto equal = static_cast<int>(shared_left);
   std::int32_t* own = places + block.before;
   int base = 0, equal_base = 0;

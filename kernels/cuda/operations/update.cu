@@ -117,8 +117,8 @@ struct StepScalars {
 };
 
 /// True for what the kernels that decode do not take. Rules that measure their layers read what was
-/// received twice. Of 16 bits and more the decoding by itself costs little beside their transfer.
-/// Nor do they take fp64, and addresses that are no multiple of 16.
+/// received twice. Of 16 bits and more the decoding by itself costs little compared with their
+/// transfer. Nor do they take fp64, and addresses that are no multiple of 16.
 bool decodes_before(const OptimizerRule& rule, const UpdateArgs& args) {
   const auto odd = [](const Tensor& tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0;

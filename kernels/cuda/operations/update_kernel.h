@@ -35,8 +35,8 @@
 namespace starling::cuda {
 
 constexpr int kUpdateThreads = 256;
-/// Upper limit of the grid. Enough blocks that a partly filled last wave costs little; each block
-/// loops over the same number of tiles.
+/// Upper limit of the grid. Enough blocks that a last wave which fills the device in part costs
+/// little; each block loops over the same number of tiles.
 constexpr int kUpdateBlocksPerMultiprocessor = 32;
 
 namespace detail {

@@ -44,7 +44,7 @@ class EventRing {
   /// Called after a graph was launched and `after` recorded.
   void launched(Event after);
 
-  /// Initial number of handles, a power of two; more are made if so many events are pending.
+  /// Initial number of handles, a power of two; more are made when all of them have pending events.
   static constexpr std::size_t kHandles = 64;
 
  private:
