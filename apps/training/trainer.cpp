@@ -554,11 +554,7 @@ void Trainer::issue_step() {
     loader_epoch_ = epoch_now;
   } else if (epoch_now != loader_epoch_) {
     // Micro-batches that do not fill a group at an epoch's end are dropped.
-    if (size_loader(epoch_now)) {
-      loader_->start(epoch_now, 0);
-    } else if (length_.batches_per_epoch % config_.length.accumulate != 0) {
-      loader_->skip_to_epoch(epoch_now);
-    }
+    size_loader(epoch_now) ? loader_->start(epoch_now, 0) : loader_->skip_to_epoch(epoch_now);
     loader_epoch_ = epoch_now;
   }
   if (const std::size_t k = part_of(step_); k != part_) switch_to(k);

@@ -201,6 +201,16 @@ TEST_CASE("hugging_face: a config.json of transformers' is a section of ours, an
     CHECK(section_beside(file) == section);
   }
   CHECK(families == 10);
+  // A key that is not there means what it does to transformers' class.
+  for (const json& whole : golden["defaults"]) {
+    CAPTURE(whole["model_type"]);
+    const test::Folder folder;
+    const std::string file = folder / "model.safetensors";
+    folder.write("config.json", whole.dump());
+    const json section = section_beside(file);
+    folder.write("config.json", json{{"model_type", whole["model_type"]}}.dump());
+    CHECK(section_beside(file) == section);
+  }
   // Older versions of transformers say the layers of a window by their first
   const json old{{"model_type", "qwen2"},
                  {"num_hidden_layers", 4},

@@ -8,7 +8,8 @@ transformers and torchvision (without it the cases of vit are kept as they are):
 Both sides make initial values, tokens and images from a hash. Stored are losses, and of models of
 text the first step's logits behind the first sample, and each tensor's gradient as one number: its
 product with numbers of that hash. Also the names and shapes of tensors, what transformers writes
-into config.json, and how many parameters the models of usual sizes have.
+into config.json, what a class takes for keys that are not there, and how many parameters the
+models of usual sizes have.
 """
 import json
 import math
@@ -164,6 +165,12 @@ def run(model, samples, length):
     return {"losses": losses, **first}
 
 
+def defaults():
+    """What a config.json without keys means to each class."""
+    made = [getattr(transformers, name + "Config")() for name in ("GPT2", "Llama", "Mistral", "Qwen2", "Qwen3")]
+    return [{k: v for k, v in config.to_dict().items() if k != "layer_types"} for config in made]
+
+
 def main():
     # What their casts cost in fp32: the formulas are theirs
     as_they_are = {}
@@ -194,7 +201,7 @@ def main():
     with torch.device("meta"):
         counts = {name: sum(math.prod(p.shape) for p in make().parameters()) if VisionTransformer or not name.startswith("vit")
                   else before["parameter_counts"][name] for name, make in WHOLE.items()}
-    text = json.dumps({"lr": LR, "cases": cases, "parameter_counts": counts})
+    text = json.dumps({"lr": LR, "cases": cases, "parameter_counts": counts, "defaults": defaults()})
     path.write_text(text + "\n")
 
 

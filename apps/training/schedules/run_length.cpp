@@ -43,8 +43,6 @@ RunLength::RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::
     part.rest = updates(samples - part.seen);
     parts_.push_back(part);
   }
-  const Stretch& last = parts_.back().stretch;
-  batches_per_epoch = samples / last.ranks / last.batch_size;
   steps_per_epoch = parts_.back().steps_per_epoch;
   total_steps = by_epochs_ ? step_of_epoch(epochs) : steps;
   first_total_ =

@@ -30,8 +30,6 @@ class RunLength {
   RunLength(std::vector<Stretch> stretches, std::int64_t samples, std::int64_t accumulate,
             double epochs, std::int64_t steps);
 
-  /// Micro-batches of one rank in a whole epoch of the last stretch
-  std::int64_t batches_per_epoch = 0;
   std::int64_t steps_per_epoch = 0;  ///< updates, of the last stretch
   std::int64_t total_steps = 0;
 
