@@ -22,7 +22,6 @@ namespace starling::detail {
 namespace {
 
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
 
 // Time without movement, before a waiting caller sleeps.
 constexpr auto kSpin = microseconds(100);
@@ -33,7 +32,9 @@ constexpr auto kCallerSleepMost = microseconds(100);
 // between 50 and 200 µs). It made no network that was tried slower.
 constexpr auto kThreadSleep = microseconds(200);
 constexpr auto kThreadSleepMost = microseconds(400);
-constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
+// With nothing under way, for other ranks' questions. Who fetches a state asks again at once, so
+// that sleeps grow to this one.
+constexpr auto kIdleLook = microseconds(200'000);
 constexpr auto kQuestionAfter = std::chrono::seconds(1);
 constexpr double kLeastLateSeconds = 1.5;  // a rank is not called late before it could answer
 
@@ -335,14 +336,14 @@ void WireEngine::run() {
     if (stop_) break;
     if (moved) {
       sleep = kThreadSleep;
-    } else if (idle && starts_ == seen) {
-      wake_.wait_for(lock, kIdleLook);
-      sleep = kThreadSleep;
-      // The caller has posted what it started; it may be about to wait, and drives better alone.
-      if (!stop_ && starts_ != seen) wake_.wait_for(lock, sleep);
     } else {
-      wake_.wait_for(lock, sleep);
-      sleep = std::min(sleep * 2, kThreadSleepMost);
+      const bool nothing = idle && starts_ == seen;
+      const auto most = nothing ? kIdleLook : kThreadSleepMost;
+      wake_.wait_for(lock, std::min(sleep, most));
+      sleep = std::min(sleep * 2, most);
+      if (!nothing || stop_ || starts_ == seen) continue;
+      // The caller has posted what it started; it may be about to wait, and drives better alone.
+      wake_.wait_for(lock, sleep = kThreadSleep);
     }
   }
 }
