@@ -152,10 +152,13 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
         const Shape shape = state.numbers > 0 ? Shape{state.numbers} : bucket.parameters.shape();
         const DType dtype = state.dtype.value_or(bucket.parameters.dtype());
         Replica* const replica = state.numbers == 0 ? site.replica : nullptr;
-        bucket.sync.push_back(
-            {copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy),
-             allocate_in(replica, site.backend, shape, dtype,
-                         bucket.own.value_or(ElementRange{0, shape.elements()}))});
+        const std::string name = copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy);
+        Tensor numbers;
+        if (site.find) numbers = site.find(bucket, "sync." + name, shape.elements(), dtype);
+        if (!numbers)
+          numbers = allocate_in(replica, site.backend, shape, dtype,
+                                bucket.own.value_or(ElementRange{0, shape.elements()}));
+        bucket.sync.push_back({name, numbers});
       }
       // Ranks have unequally many neighbours, and all take part in sharing memory.
       for (int rank = 0, most = copies; site.replica && rank < site.transport.size(); ++rank) {

@@ -95,6 +95,7 @@ struct AlgorithmSite {
   /// Replica::between(). An algorithm gets its rank's parts of the buckets.
   Replica* replica = nullptr;
   bool passes_exchange = false;  ///< forward and backward pass use the transport too
+  FindNumbers find = {};         ///< memory of states, "sync.STATE"
 };
 
 /// One step's numbers, the same on all ranks.

@@ -104,7 +104,8 @@ namespace {
 /// `rule` null: states as long as the buckets.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  std::size_t states, const OptimizerRule* rule, bool decay_all,
-                                 DType compute, GradientMemory gradients, Replica* replica) {
+                                 DType compute, GradientMemory gradients, Replica* replica,
+                                 const FindNumbers& find) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
@@ -116,6 +117,11 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   const auto kept = [&](std::int64_t elements, DType type, ElementRange used) {
     return allocate_in(replica, backend, Shape{elements}, type, used);
   };
+  const auto found = [&](const Bucket& bucket, const std::string& prefix, std::int64_t elements,
+                         ElementRange used) {
+    const Tensor has = find ? find(bucket, prefix, elements, dtype) : Tensor();
+    return has ? has : kept(elements, dtype, used);
+  };
   for (const BucketLayout& layout : plan.buckets) {
     Bucket bucket;
     bucket.layout = &layout;
@@ -125,7 +131,7 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
       bucket.own = {layout.parts[place], layout.parts[place + 1] - layout.parts[place]};
     }
     bucket.divided = replica && !replica->shares_memory() && low;
-    bucket.parameters = kept(layout.elements, dtype, bucket.divided ? *bucket.own : all);
+    bucket.parameters = found(bucket, "model", layout.elements, bucket.divided ? *bucket.own : all);
     if (const auto ranges = vectors_of(layout); bucket.divided && !ranges.empty())
       bucket.vectors = zeroed(ranges.back().place + ranges.back().elements, dtype);
     bucket.gradient_memory = gradients;
@@ -146,7 +152,8 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
       used.elements = state_place(bucket, bucket.own->first + bucket.own->elements) - used.first;
     }
     for (std::size_t i = 0; i < states; ++i)
-      bucket.states.push_back(kept(state_elements, dtype, used));
+      bucket.states.push_back(
+          found(bucket, rule ? "optimizer." + rule->facts().states[i] : "", state_elements, used));
     if (low) bucket.low = kept(layout.elements, compute, all);
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
     for (const BucketSlot& slot : layout.slots) {
@@ -170,14 +177,15 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
                                  bool decay_all, DType compute) {
   return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all,
-                      compute, GradientMemory::kAlways, nullptr);
+                      compute, GradientMemory::kAlways, nullptr, {});
 }
 
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all, DType compute,
-                                 GradientMemory gradients, Replica* replica) {
+                                 GradientMemory gradients, Replica* replica,
+                                 const FindNumbers& find) {
   return make_buckets(plan, backend, dtype, rule.facts().states.size(), &rule, decay_all, compute,
-                      gradients, replica);
+                      gradients, replica, find);
 }
 
 GradientMemory usual_gradient_memory(const Backend& backend) {

@@ -131,6 +131,11 @@ struct Bucket {
 void view_numbers(const Bucket& bucket, const Tensor& parameters, const Tensor& low,
                   const Tensor& vectors);
 
+/// Finds memory that has a bucket's numbers already, those that checkpoints name
+/// "PREFIX.PARAMETER", as they lie in a bucket; empty: there is none.
+using FindNumbers = std::function<Tensor(const Bucket& bucket, const std::string& prefix,
+                                         std::int64_t elements, DType dtype)>;
+
 /// Allocates zeroed buckets, and makes every parameter's value, grad and, if `compute` is bf16 or
 /// fp16, low a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states,
@@ -138,12 +143,13 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 class Replica;
 /// The same, with the optimizer rule's states. `replica`: has memory for parameters, their
 /// low-precision copies and states, of which this rank uses its part; null: one rank has all. Where
-/// its ranks share no memory, and compute in low precision, buckets are divided.
+/// its ranks share no memory, and compute in low precision, buckets are divided. What `find` finds
+/// is taken in place of new parameters and states.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype,
                                  const OptimizerRule& rule, bool decay_all,
                                  DType compute = DType::kFloat32,
                                  GradientMemory gradients = GradientMemory::kAlways,
-                                 Replica* replica = nullptr);
+                                 Replica* replica = nullptr, const FindNumbers& find = {});
 /// This rank's part of one of the bucket's states.
 Tensor own_states(const Bucket& bucket, const Tensor& state);
 /// Where the states of the bucket's element `at` lie, which begins a parameter if those have sizes

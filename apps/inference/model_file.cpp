@@ -87,16 +87,26 @@ void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file)
 
 void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
   file = {.dtype = tensor.dtype(), .shape = file_shape(tensor.shape(), layout), .bytes = {}};
-  const bool lies = tensor.backend().device() == DeviceType::kCpu &&
-                    (layout == TensorLayout::kPlain || layout == TensorLayout::kImageScale);
-  file.source = [tensor, layout,
-                 lies](std::vector<std::byte>& buffer) -> std::span<const std::byte> {
-    if (lies) return {tensor.raw(), tensor.bytes()};
-    FileTensor made{.bytes = std::move(buffer)};
-    to_file_tensor(tensor, layout, made);
-    buffer = std::move(made.bytes);
+  file.source = ReferredTensor{tensor, layout, tensor.backend().device() == DeviceType::kCpu};
+}
+
+std::span<const std::byte> ReferredTensor::operator()(std::vector<std::byte>& buffer) const {
+  if (in_host_memory && (layout == TensorLayout::kPlain || layout == TensorLayout::kImageScale))
+    return {tensor.raw(), tensor.bytes()};
+  if (in_host_memory) {  // which may outlive its backend
+    buffer.resize(tensor.bytes());
+    to_file_layout(tensor.raw(), tensor.shape(), layout, size_of(tensor.dtype()), buffer.data());
     return buffer;
-  };
+  }
+  FileTensor made{.bytes = std::move(buffer)};
+  to_file_tensor(tensor, layout, made);
+  buffer = std::move(made.bytes);
+  return buffer;
+}
+
+const ReferredTensor* ReferredTensor::in(const FileTensor& file) {
+  const auto* referred = file.source.target<ReferredTensor>();
+  return referred && referred->in_host_memory ? referred : nullptr;
 }
 
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
@@ -109,6 +119,12 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
   if (is_floating(file.dtype) != is_floating(tensor.dtype())) {
     fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype),
          name_of(tensor.dtype()));
+  }
+  if (const ReferredTensor* own = ReferredTensor::in(file);
+      own && own->layout == layout && file.dtype == tensor.dtype()) {
+    if (own->tensor.raw() != tensor.raw())
+      tensor.backend().copy_from_host(own->tensor.raw(), tensor);
+    return;
   }
   const bool checks = tensor.backend().device() == DeviceType::kMeta,  // and keeps nothing
       turns =

@@ -22,9 +22,19 @@ void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file)
 /// Makes `file` read the tensor when it is written (FileTensor::source): nothing may change it
 /// until then.
 void refer_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file);
+/// What refer_file_tensor() makes FileTensor::source.
+struct ReferredTensor {
+  Tensor tensor;
+  TensorLayout layout;
+  bool in_host_memory;
+  std::span<const std::byte> operator()(std::vector<std::byte>& buffer) const;
+  /// Of a tensor in this process's memory that a file refers to; null if it does not.
+  static const ReferredTensor* in(const FileTensor& file);
+};
 using PutTensor = void (*)(const Tensor&, TensorLayout, FileTensor&);
 /// Writes a file's tensor into `tensor`, converting between floating dtypes. `what` names file and
-/// tensor for the error of a wrong shape. Numbers must fit `low`, too, where they are finite.
+/// tensor for the error of a wrong shape. Numbers must fit `low`, too, where they are finite. One
+/// that ReferredTensor::in() finds is copied as it lies, and not looked at.
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout,
                       const std::string& what, std::optional<DType> low = {});
 

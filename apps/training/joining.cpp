@@ -18,8 +18,10 @@
 
 #include "apps/data/collate.h"
 #include "apps/inference/description.h"
+#include "apps/inference/model_file.h"
 #include "apps/training/beginning.h"
 #include "apps/training/config/given_config.h"
+#include "apps/training/device/device.h"
 #include "apps/training/output/output_file.h"
 #include "apps/training/output_folder.h"
 #include "apps/training/state/data_contents.h"
@@ -28,11 +30,13 @@
 #include "apps/training/trainer.h"
 #include "apps/training/training_run.h"
 #include "apps/training/world_check.h"
+#include "comm/shared/shared_tensor.h"
 #include "comm/zeromq/transport.h"
 #include "core/checksum.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/host.h"
 #include "core/quantity.h"
 #include "core/running_clock.h"
 #include "core/text.h"
@@ -62,38 +66,138 @@ bool is_sender_specific(const std::string& name) {
 
 void clear(SafetensorsFile& state, bool (*which)(const std::string&)) {
   for (auto& [name, tensor] : state.tensors) {
-    if (which(name)) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{});
+    if (!which(name)) continue;
+    if (const ReferredTensor* own = ReferredTensor::in(tensor))
+      std::memset(own->tensor.raw(), 0, own->tensor.bytes());
+    std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{});
   }
 }
 
-std::string header_of(const SafetensorsFile& state) {
-  nlohmann::json tensors = nlohmann::json::object();
+/// A state's memory, which travels as it lies: that of tensors which it refers to, each buffer
+/// once, with where they lie in it; then other tensors' bytes.
+struct Blocks {
+  std::vector<std::shared_ptr<Storage>> buffers;
+  /// (buffer, offset) of each tensor that is referred to, by name
+  std::map<std::string, std::pair<std::size_t, std::size_t>> places;
+
+  explicit Blocks(const SafetensorsFile& state) {
+    std::map<const Storage*, std::size_t> known;
+    for (const auto& [name, tensor] : state.tensors) {
+      const ReferredTensor* own = ReferredTensor::in(tensor);
+      if (!own) continue;
+      const std::shared_ptr<Storage>& storage = own->tensor.storage();
+      const auto [at, fresh] = known.try_emplace(storage.get(), buffers.size());
+      if (fresh) buffers.push_back(storage);
+      places[name] = {at->second, static_cast<std::size_t>(own->tensor.raw() - storage->data())};
+    }
+  }
+};
+
+std::string header_of(const SafetensorsFile& state, const Blocks& blocks) {
+  nlohmann::json tensors = nlohmann::json::object(), buffers = nlohmann::json::array();
+  for (const auto& buffer : blocks.buffers) buffers.push_back(buffer->bytes());
   for (const auto& [name, tensor] : state.tensors) {
-    const std::span<const std::int64_t> sizes = tensor.shape.sizes();
-    tensors[name] = {static_cast<int>(tensor.dtype), std::vector(sizes.begin(), sizes.end())};
+    const ReferredTensor* own = ReferredTensor::in(tensor);
+    const Shape& shape = own ? own->tensor.shape() : tensor.shape;
+    const std::span<const std::int64_t> sizes = shape.sizes();
+    auto& form = tensors[name];
+    form = {static_cast<int>(tensor.dtype), std::vector(sizes.begin(), sizes.end())};
+    if (!own) continue;
+    const auto& [buffer, offset] = blocks.places.at(name);
+    form.insert(form.end(), {static_cast<int>(own->layout), buffer, offset});
   }
-  return nlohmann::json{{"metadata", state.metadata}, {"tensors", tensors}}.dump();
+  return nlohmann::json{{"metadata", state.metadata}, {"buffers", buffers}, {"tensors", tensors}}
+      .dump();
 }
 
-SafetensorsFile read_header(std::string_view text, int from) {
+/// What others fetch of it. It must not change any more.
+OfferedState bytes_of(std::shared_ptr<const SafetensorsFile> state) {
+  struct Bytes {
+    std::shared_ptr<const SafetensorsFile> state;
+    Blocks blocks;
+    std::string head;
+    std::map<std::uint64_t, std::span<const std::byte>> parts;  ///< by where they begin
+  };
+  const SafetensorsFile& of = *state;
+  const auto all = std::make_shared<Bytes>(Bytes{std::move(state), Blocks(of), {}, {}});
+  const std::string header = header_of(of, all->blocks);
+  const std::uint64_t length = header.size();
+  all->head.assign(reinterpret_cast<const char*>(&length), sizeof length);
+  all->head += header;
+  std::uint64_t bytes = all->head.size();
+  all->parts[0] = std::as_bytes(std::span(all->head));
+  const auto add = [&](std::span<const std::byte> part) {
+    if (!part.empty()) all->parts[bytes] = part;
+    bytes += part.size();
+  };
+  for (const auto& buffer : all->blocks.buffers) add({buffer->data(), buffer->bytes()});
+  for (const auto& [name, tensor] : of.tensors) add(tensor.bytes);
+  return {bytes, [all](std::uint64_t offset, std::byte* to, std::size_t count) {
+            for (auto part = std::prev(all->parts.upper_bound(offset)); count > 0; ++part) {
+              const std::size_t before = offset - part->first,
+                                taken = std::min(count, part->second.size() - before);
+              std::memcpy(to, part->second.data() + before, taken);
+              offset += taken, to += taken, count -= taken;
+            }
+          }};
+}
+
+/// The state that a header announces, with memory of `host` for it: `places`, in the order in which
+/// its bytes come. There are `bytes` of them.
+SafetensorsFile read_header(std::string_view text, std::uint64_t bytes, int from, Backend& host,
+                            std::deque<std::span<std::byte>>& places) {
   SafetensorsFile state;
+  const auto refuse = [&](const std::string& why) {
+    fail(ExitCode::kLost, "join", "rank {} has sent a state that cannot be read: {}", from, why);
+  };
   try {
     const auto header = nlohmann::json::parse(text);
     state.metadata = header.at("metadata").get<std::map<std::string, std::string>>();
-    for (const auto& [name, form] : header.at("tensors").items()) {
-      const auto sizes = form.at(1).get<std::vector<std::int64_t>>();
-      const int dtype = form.at(0).get<int>();
-      if (dtype < 0 || dtype > static_cast<int>(DType::kUInt8))
-        fail(ExitCode::kLost, "join", "rank {} has sent a tensor {} of unknown format {}", from,
-             shown(name), dtype);
-      FileTensor& tensor = state.tensors[name];
-      tensor = {static_cast<DType>(dtype), Shape(std::span(sizes)), {}};
-      tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) *
-                          size_of(tensor.dtype));
+    const auto sizes = header.at("buffers").get<std::vector<std::uint64_t>>();
+    std::uint64_t left = bytes;
+    const auto take = [&](std::uint64_t part) {
+      if (part > left) refuse(fmt::format("it announces more than its {} bytes", bytes));
+      left -= part;
+    };
+    std::vector<std::shared_ptr<Storage>> buffers;
+    for (const std::uint64_t size : sizes) {
+      take(size);
+      buffers.push_back(
+          Tensor(host, Shape{static_cast<std::int64_t>(size)}, DType::kUInt8).storage());
+      places.emplace_back(buffers.back()->data(), size);
     }
+    for (const auto& [name, form] : header.at("tensors").items()) {
+      const auto dtype = form.at(0).get<unsigned>();
+      const auto shape = form.at(1).get<std::vector<std::int64_t>>();
+      double elements = 1.0;
+      for (const std::int64_t size : shape) elements *= size < 0 ? -1.0 : static_cast<double>(size);
+      if (dtype > static_cast<unsigned>(DType::kUInt8) || elements < 0.0 ||
+          shape.size() > Shape::kMaxRank || elements > static_cast<double>(bytes))
+        refuse(fmt::format("its tensor {} has an unknown form, {}", shown(name),
+                           shown(form.dump(), 100)));
+      FileTensor& tensor = state.tensors[name];
+      tensor = {static_cast<DType>(dtype), Shape(std::span(shape)), {}};
+      const std::size_t size =
+          static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
+      if (form.size() == 2) {
+        take(size);
+        tensor.bytes.resize(size);
+        places.emplace_back(tensor.bytes);
+        continue;
+      }
+      const auto layout = form.at(2).get<unsigned>();
+      const auto buffer = form.at(3).get<std::size_t>();
+      const auto offset = form.at(4).get<std::uint64_t>();
+      if (layout > static_cast<unsigned>(TensorLayout::kTransposed) || buffer >= buffers.size() ||
+          offset % size_of(tensor.dtype) != 0 || offset > sizes[buffer] ||
+          size > sizes[buffer] - offset)
+        refuse(fmt::format("its tensor {} lies at {}", shown(name), shown(form.dump(), 100)));
+      refer_file_tensor(Tensor(buffers[buffer], offset, tensor.shape, tensor.dtype),
+                        static_cast<TensorLayout>(layout), tensor);
+    }
+    if (left != 0) refuse(fmt::format("it has {} bytes more than its tensors", left));
   } catch (const nlohmann::json::exception& error) {
-    fail(ExitCode::kLost, "join", "rank {} has sent a state that cannot be read: {}", from,
-         error.what());
+    refuse(error.what());
   }
   return state;
 }
@@ -101,7 +205,8 @@ SafetensorsFile read_header(std::string_view text, int from) {
 /// The reader of offered_state()'s bytes, which arrive in order.
 class StateReader {
  public:
-  explicit StateReader(int from) : from_(from) {}
+  /// `host` has the state's memory.
+  StateReader(int from, Backend& host) : from_(from), host_(&host) {}
   void add(std::uint64_t bytes, std::string_view piece) {
     remaining_ = bytes - received_ - piece.size();
     received_ += piece.size();
@@ -117,7 +222,9 @@ class StateReader {
                           taken = std::min(piece.size(), wanted - header_.size());
         header_.append(piece.substr(0, taken));
         piece.remove_prefix(taken);
-        if (counted && header_.size() == wanted) begin_tensors(bytes);
+        if (counted && header_.size() == wanted)
+          state_ = read_header(std::string_view(header_).substr(sizeof length), bytes - wanted,
+                               from_, *host_, destinations_);
       } else if (filled_ == destinations_.front().size()) {
         destinations_.pop_front();
         filled_ = 0;
@@ -138,23 +245,12 @@ class StateReader {
   }
 
  private:
-  void begin_tensors(std::uint64_t bytes) {
-    state_ = read_header(std::string_view(header_).substr(sizeof(std::uint64_t)), from_);
-    std::uint64_t sum = header_.size();
-    for (auto& [name, tensor] : state_->tensors) {
-      destinations_.emplace_back(tensor.bytes);
-      sum += tensor.bytes.size();
-    }
-    if (sum != bytes)
-      fail(ExitCode::kLost, "join", "rank {} has sent a state of {} bytes whose tensors have {}",
-           from_, bytes, sum);
-  }
-
   int from_;
+  Backend* host_;
   std::uint64_t received_ = 0, remaining_ = 1;
   std::string header_;  ///< the header's length, and the header
   std::optional<SafetensorsFile> state_;
-  std::deque<std::span<std::byte>> destinations_;  ///< of tensors that are not complete
+  std::deque<std::span<std::byte>> destinations_;  ///< of what is not complete
   std::size_t filled_ = 0;                         ///< bytes of the first one
 };
 
@@ -237,8 +333,12 @@ std::string why_cannot_grow(const TrainOptions& options, const TrainConfig& conf
 
 void load_deferred_tensors(SafetensorsFile& state) {
   for (auto& [name, tensor] : state.tensors) {
-    if (!tensor.source) continue;
-    tensor.source(tensor.bytes);
+    const ReferredTensor* own = ReferredTensor::in(tensor);
+    if (!own || !is_shared(own->tensor)) continue;
+    std::vector<std::byte> buffer;
+    const std::span<const std::byte> bytes = tensor.source(buffer);
+    if (buffer.empty()) buffer.assign(bytes.begin(), bytes.end());
+    tensor.bytes = std::move(buffer);
     tensor.source = nullptr;
   }
 }
@@ -261,36 +361,42 @@ void withdraw_job(const std::string& folder) {
   fs::remove(folder + kSecret, none);
 }
 
-OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state) {
-  struct Bytes {
-    std::shared_ptr<const SafetensorsFile> state;
-    std::string head;
-    std::map<std::uint64_t, std::span<const std::byte>> parts;  ///< by where they begin
-  };
-  const auto all = std::make_shared<Bytes>();
-  all->state = std::move(state);
-  const std::string header = header_of(*all->state);
-  const std::uint64_t length = header.size();
-  all->head.assign(reinterpret_cast<const char*>(&length), sizeof length);
-  all->head += header;
-  std::uint64_t bytes = all->head.size();
-  all->parts[0] = std::as_bytes(std::span(all->head));
-  for (const auto& [name, tensor] : all->state->tensors) {
-    if (tensor.bytes.empty()) continue;
-    all->parts[bytes] = tensor.bytes;
-    bytes += tensor.bytes.size();
+std::future<StateMemory> memory_for(const SafetensorsFile& state, Backend& backend) {
+  std::vector<std::size_t> sizes;
+  for (const auto& buffer : Blocks(state).buffers) sizes.push_back(buffer->bytes());
+  return std::async(std::launch::async, [sizes, &backend] {
+    StateMemory memory;
+    for (const std::size_t size : sizes) {
+      memory.emplace_back(backend, Shape{static_cast<std::int64_t>(size)}, DType::kUInt8);
+      std::memset(memory.back().raw(), 0, size);
+    }
+    return memory;
+  });
+}
+
+OfferedState offered_state(SafetensorsFile state, StateMemory memory) {
+  const Blocks blocks(state);
+  memory.resize(blocks.buffers.size());
+  for (std::size_t k = 0; k < blocks.buffers.size(); ++k) {
+    const Storage& buffer = *blocks.buffers[k];
+    // After a switch it may be another size
+    if (!memory[k] || memory[k].bytes() != buffer.bytes())
+      memory[k] =
+          Tensor(buffer.backend(), Shape{static_cast<std::int64_t>(buffer.bytes())}, DType::kUInt8);
+    std::memcpy(memory[k].raw(), buffer.data(), buffer.bytes());
   }
-  return {bytes, [all](std::uint64_t offset, std::byte* to, std::size_t count) {
-            for (auto part = std::prev(all->parts.upper_bound(offset)); count > 0; ++part) {
-              const std::size_t before = offset - part->first,
-                                taken = std::min(count, part->second.size() - before);
-              std::memcpy(to, part->second.data() + before, taken);
-              offset += taken, to += taken, count -= taken;
-            }
-          }};
+  for (const auto& [name, place] : blocks.places) {
+    FileTensor& tensor = state.tensors[name];
+    const ReferredTensor own = *ReferredTensor::in(tensor);
+    refer_file_tensor(
+        Tensor(memory[place.first].storage(), place.second, own.tensor.shape(), own.tensor.dtype()),
+        own.layout, tensor);
+  }
+  return bytes_of(std::make_shared<const SafetensorsFile>(std::move(state)));
 }
 
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
+                                        std::shared_ptr<Backend>& host,
                                         std::optional<SafetensorsFile>& state) {
   const std::string run = options.join;
   options.config = job_file(run);
@@ -321,15 +427,21 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
       .identity = identity_of_joiners(config, trace.ready_order)};
   if (settings.secret.empty()) settings.secret = run + kSecret;
   timeout_seconds = config.sync.timeout_s;
+  const auto here = [](const nlohmann::json& member) {
+    return member.is_object() && member.value("host", "") == host_name();
+  };
+  const auto neighbours = std::ranges::count_if(parsed["members"], here);
+  host = open_backend(DeviceType::kCpu,
+                      compute_threads(config.device, static_cast<int>(neighbours) + replica));
   say("asks to join {}, a run on {}{}\n", run, counted(site.ranks, "rank"),
       replica > 1 ? fmt::format(", in replicas: is let in when {} of this host have asked", replica)
                   : "");
   for (std::string asked = job.text;;) {
-    StateReader reader(0);
+    StateReader reader(0, *host);
     RunningClock::time_point begin;
     const auto take = [&](std::uint64_t bytes, std::uint64_t offset, std::string_view piece) {
       if (offset == 0) {
-        reader = StateReader(0);
+        reader = StateReader(0, *host);
         begin = RunningClock::now();
       }
       reader.add(bytes, piece);
@@ -433,7 +545,7 @@ std::optional<Handover> plan_handover(const SafetensorsFile* own_state, const Tr
   return handover;
 }
 
-void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state,
+void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state, Backend& backend,
                Transport& transport) {
   const int rank = transport.rank() / handover.replica, place = transport.rank() % handover.replica;
   const auto ranks_of = [&](std::vector<int> replicas) {
@@ -466,8 +578,9 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state,
         {.step = handover.step, .bucket = count++, .round = -1, .lane = Lane::kAside}));
   };
   OfferedState offered;
-  if (sends) offered = offered_state({std::shared_ptr<void>(), &*state});
-  StateReader reader(handover.from * handover.replica + place);
+  if (sends) offered = bytes_of({std::shared_ptr<void>(), &*state});
+  StateReader reader(handover.from * handover.replica + place,
+                     backend.device() == DeviceType::kCpu ? backend : *host);
   const Tensor size(*host, Shape{sizeof offered.bytes}, DType::kUInt8);
   std::memcpy(size.raw(), &offered.bytes, sizeof offered.bytes);
   move(size);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,14 +35,20 @@ void publish_job(const std::string& folder, const TrainConfig& config,
 /// Removes them at the end.
 void withdraw_job(const std::string& folder);
 /// `--join RUN`: asks the job for admission, and waits for it. Options become those of a rank of
-/// it. `timeout_seconds`: the job's. `state`: what rank 0 has handed over meanwhile, if anything.
+/// it. `timeout_seconds`: the job's. `state`: what rank 0 has handed over meanwhile, if anything,
+/// in memory of `host`, which is a new backend.
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
+                                        std::shared_ptr<Backend>& host,
                                         std::optional<SafetensorsFile>& state);
-/// Reads the tensors that a state of Trainer::handover_state() only refers to. Call when no rank is
+/// Reads the tensors of a state of Trainer::handover_state() that ranks share. Call when no rank is
 /// in a step of the previous world any more.
 void load_deferred_tensors(SafetensorsFile& state);
-/// A state for those who wait to join.
-OfferedState offered_state(std::shared_ptr<const SafetensorsFile> state);
+/// Memory for a copy of such a state, on a CPU. New memory takes longer to get than to fill, so
+/// another thread gets it during training.
+using StateMemory = std::vector<Tensor>;
+std::future<StateMemory> memory_for(const SafetensorsFile& state, Backend& backend);
+/// A copy of such a state, in that memory, for those who wait to join.
+OfferedState offered_state(SafetensorsFile state, StateMemory memory);
 
 /// How ranks continue from what they have in memory. Each keeps its own state, except a joiner, or,
 /// after a loss, a rank without the last outer step that another has taken: these take over another
@@ -67,8 +74,8 @@ std::optional<Handover> plan_handover(const SafetensorsFile* own_state, const Tr
                                       World& world);
 /// Sends the state, or receives it: then it replaces `state` when all of it has arrived. What
 /// belongs to the sender alone is cleared: losses, and what encoding has left out of its messages.
-/// Called on all ranks; only those concerned wait.
-void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state,
+/// Called on all ranks, with the backend that is to train; only those concerned wait.
+void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state, Backend& backend,
                Transport& transport);
 
 }  // namespace starling

@@ -94,11 +94,13 @@ struct JobState {
 
   /// With `elastic.join`: who is in the job. Later worlds are made by it
   std::shared_ptr<Membership> membership;
-  bool regroups = false;           ///< the next world, or this one, is made by it
-  std::int64_t from_step = 0;      ///< that the last world continued from
-  int last_ranks = 0;              ///< of the last world
-  int attempts = 0;                ///< worlds that failed in a row without taking a step
-  double timeout_seconds = 300.0;  ///< sync.timeout_s of the last world
+  std::shared_ptr<Backend> backend;   ///< a CPU's, in whose memory the next world continues
+  SafetensorsFile checkpoint_memory;  ///< TrainingRun::Joining's
+  bool regroups = false;              ///< the next world, or this one, is made by it
+  std::int64_t from_step = 0;         ///< that the last world continued from
+  int last_ranks = 0;                 ///< of the last world
+  int attempts = 0;                   ///< worlds that failed in a row without taking a step
+  double timeout_seconds = 300.0;     ///< sync.timeout_s of the last world
   std::optional<SafetensorsFile> saved_state;  ///< this rank's state when the last world ended
   std::string lost;                            ///< why it ended, if a rank was lost
   int rank(const MpiSession& session) const {
@@ -180,7 +182,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     folder.resume = true;
     folder.resume_step = handover->step;
     config.length.stretches = handover->stretches;
-    hand_over(*handover, job.saved_state, transport);
+    hand_over(*handover, job.saved_state, backend, transport);
   } else if (folder.resume) {
     job.saved_state = read_newest_state(checkpoints, options.elastic, site, transport,
                                         folder.resume_step, config);
@@ -275,10 +277,12 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   job.training = true;
   at_stop_signal(AtStopSignal::kNote);
-  Trainer trainer(config, site, trace, backend, transport);
-  TrainingRun run(trainer, folder.path, {job.membership.get(), [&](std::int64_t step) {
-                                           return why_cannot_grow(options, config, site, step);
-                                         }});
+  Trainer trainer(config, site, trace, backend, transport,
+                  job.saved_state ? &*job.saved_state : nullptr);
+  TrainingRun run(trainer, folder.path,
+                  {job.membership.get(),
+                   [&](std::int64_t step) { return why_cannot_grow(options, config, site, step); },
+                   &job.checkpoint_memory});
   if (folder.resume) {
     trainer.resume(state, source, handover && handover->after_loss);
     run.resume(state, source, handover && handover->after_loss);
@@ -388,7 +392,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     at_stop_signal(AtStopSignal::kEndAsStopped, message);
   }
   // Destroyed in reverse: tensors, the transport with its threads, the backend with the memory.
-  std::unique_ptr<Backend> backend;
+  std::shared_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);
   agree_on_build(*transport, version_report());
   if (session && session->rank() == 0) {
@@ -433,7 +437,8 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   }
   on_all_ranks(*transport, [&] { open_data(options, config, site); });
   agree_on_data(*transport, contents_of(config.data.info), data_path_of(config.resolved));
-  backend = choose_backend(config.device, *config.optimizer.rule, *config.model, *transport);
+  backend =
+      choose_backend(config.device, *config.optimizer.rule, *config.model, *transport, job.backend);
   if (options.check_gradients) {
     on_all_ranks(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
     return ExitCode::kOk;
@@ -442,6 +447,7 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     enable_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, trace.ready_order, std::move(transport), *backend, job);
   job.timeout_seconds = config.sync.timeout_s;
+  if (job.membership && backend->device() == DeviceType::kCpu) job.backend = backend;
   if (job.membership && session) session->leave();
   if (job.membership) job.membership->set_identity(identity_of_joiners(config, trace.ready_order));
   if (choose_precision(config.device, *backend, *transport)) trace = trace_shapes(config);
@@ -475,7 +481,7 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
                         "--join is for one process, and mpirun has started {}; start each without "
                         "mpirun",
                         session.size());
-    job.membership = ask_to_join(options, job.timeout_seconds, job.saved_state);
+    job.membership = ask_to_join(options, job.timeout_seconds, job.backend, job.saved_state);
     job.regroups = true;
   }
   const auto make_transport = [&](double timeout_seconds) {

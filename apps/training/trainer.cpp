@@ -1,6 +1,7 @@
 #include "apps/training/trainer.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <span>
@@ -67,17 +68,6 @@ std::vector<RuleGroup> rule_groups(const OptimizerSettings& optimizer, const Run
   return groups;
 }
 
-/// A PutTensor for handover_state(): refers to shared tensors.
-void put_for_handover(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
-  if (!is_shared(tensor)) return to_file_tensor(tensor, layout, file);
-  file = {.dtype = tensor.dtype(), .shape = file_shape(tensor.shape(), layout), .bytes = {}};
-  file.source = [tensor, layout](std::vector<std::byte>& buffer) -> std::span<const std::byte> {
-    buffer.resize(tensor.bytes());
-    to_file_layout(tensor.raw(), tensor.shape(), layout, size_of(tensor.dtype()), buffer.data());
-    return buffer;
-  };
-}
-
 /// Makes each layer wait for its parameters, which other ranks send during the forward pass.
 class BucketReads final : public ParameterReads {
  public:
@@ -91,11 +81,12 @@ class BucketReads final : public ParameterReads {
 }  // namespace
 
 Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
-                 Backend& backend, Transport& transport)
+                 Backend& backend, Transport& transport, const SafetensorsFile* in_memory)
     : config_(config),
       length_(run_length(config, site)),
       backend_(backend),
       transport_(transport),
+      in_memory_(in_memory),
       replica_(make_replica(site.replica, config.sync.timeout_s, backend, transport)),
       plan_(plan_buckets(config, trace)),
       tape_(backend),
@@ -112,7 +103,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   buckets_ = make_buckets(plan_, backend, config.device.dtype, *config.optimizer.rule,
                           config.optimizer.decay_all, config.device.compute,
                           replica_ ? GradientMemory::kPassing : usual_gradient_memory(backend),
-                          replica_.get());
+                          replica_.get(), std::bind_front(&Trainer::find_in_memory, this));
   if (!config.optimizer.groups.empty()) {
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.optimizer.groups) decays.push_back(group.own_decay);
@@ -161,6 +152,38 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
 }
 
 Trainer::~Trainer() = default;
+
+Tensor Trainer::find_in_memory(const Bucket& bucket, const std::string& prefix,
+                               std::int64_t elements, DType dtype) const {
+  if (!in_memory_ || replica_) return {};
+  if (prefix.starts_with("sync.")) {
+    // Not what exchanges change that resume() starts: if it fails, the state is needed once more.
+    const AlgorithmPlan& plan = part(part_).algorithm;
+    const auto equal = plan.states.begin() + plan.equality.equal_states;
+    if (is_mean_of_ranks(*in_memory_) ||
+        std::none_of(plan.states.begin(), equal,
+                     [&](const KeptState& state) { return prefix == "sync." + state.name; }))
+      return {};
+  }
+  std::shared_ptr<Storage> storage;
+  for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+    const BucketSlot& slot = bucket.layout->slots[k];
+    const auto at = in_memory_->tensors.find(prefix + "." + slot.parameter->name);
+    const ReferredTensor* own =
+        at == in_memory_->tensors.end() ? nullptr : ReferredTensor::in(at->second);
+    if (!own || own->tensor.dtype() != dtype) return {};
+    if (k == 0) storage = own->tensor.storage();
+    const std::int64_t first =
+        prefix.starts_with("optimizer.") ? bucket.state_extents[k].first : slot.offset;
+    if (own->tensor.storage() != storage ||
+        own->tensor.raw() != storage->data() + static_cast<std::size_t>(first) * size_of(dtype))
+      return {};
+  }
+  if (!storage || &storage->backend() != &backend_ ||
+      storage->bytes() != static_cast<std::size_t>(elements) * size_of(dtype))
+    return {};
+  return {storage, 0, Shape{elements}, dtype};
+}
 
 bool Trainer::size_loader(std::int64_t epoch) {
   const auto& growth = images_of(config_.data.info).growth;
@@ -271,7 +294,8 @@ void Trainer::open_part(std::size_t k) {
                                      .gradients = &gradients_,
                                      .timeout_seconds = config_.sync.timeout_s,
                                      .replica = replica_.get(),
-                                     .passes_exchange = norm_sums_ != nullptr});
+                                     .passes_exchange = norm_sums_ != nullptr,
+                                     .find = std::bind_front(&Trainer::find_in_memory, this)});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_,
                                                  config_.optimizer.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
@@ -513,6 +537,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source, boo
   on_all_ranks(transport_, [&] {
     if (refusal) std::rethrow_exception(refusal);
   });
+  in_memory_ = nullptr;
   record_initial_checksums();
 }
 
@@ -714,11 +739,15 @@ std::optional<SafetensorsFile> Trainer::handover_state() {
   const std::int64_t met = algorithm_->met() > 0 ? now.first + algorithm_->met() : 0;
   step_ = std::max(step_, met);
   backend_.synchronize();
-  const bool shares = replica_ && replica_->shares_memory();
-  std::optional<SafetensorsFile> file =
-      shares ? make_state({}, put_for_handover, put_for_handover) : state();
-  if (shares && replica_->place() > 0)
-    std::erase_if(file->tensors, [](const auto& entry) { return entry.second.source != nullptr; });
+  const PutTensor put = backend_.device() == DeviceType::kCpu
+                            ? refer_file_tensor
+                            : static_cast<PutTensor>(to_file_tensor);
+  std::optional<SafetensorsFile> file = make_state({}, put, put);
+  if (replica_ && replica_->place() > 0)
+    std::erase_if(file->tensors, [](const auto& entry) {
+      const ReferredTensor* own = ReferredTensor::in(entry.second);
+      return own && is_shared(own->tensor);
+    });
   const AlgorithmEquality& equality = now.algorithm.equality;
   if (equality.any()) file->metadata[kLastSynchronised] = std::to_string(met);
   bool alike = false;

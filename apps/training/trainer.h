@@ -87,8 +87,10 @@ class LossRecord {
 /// Trains a model on this rank, step by step. The data set must be open. Output is TrainingRun's.
 class Trainer {
  public:
+  /// `in_memory`: the state that resume() will get, if it is of handover_state(): buckets are made
+  /// of its tensors where these lie as theirs do. Null: all get new memory.
   Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
-          Transport& transport);
+          Transport& transport, const SafetensorsFile* in_memory = nullptr);
   ~Trainer();
 
   /// Sets initial values from the seed or from `init`; all ranks get rank 0's.
@@ -133,9 +135,10 @@ class Trainer {
   /// whose memory is reused. Without `copies` tensors are read when the file is written.
   SafetensorsFile state(SafetensorsFile used = {}, bool copies = true);
   /// The state in memory to continue from with another set of ranks (joining.h). Also after a step
-  /// that failed half-way, which is then repeated; empty if it failed between two algorithms.
-  /// Tensors that a replica's ranks share are in its first rank's state alone; they are read later
-  /// (FileTensor::source), when none of these ranks is in a step any more.
+  /// that failed half-way, which is then repeated; empty if it failed between two algorithms. It
+  /// refers to a CPU's tensors (ReferredTensor), which the next step changes. Those that a
+  /// replica's ranks share are in its first rank's state alone; they are read later, when none of
+  /// these ranks is in a step any more.
   std::optional<SafetensorsFile> handover_state();
 
   /// Its metadata: the step of Algorithm::met(); ranks are bitwise equal; this is the algorithm's
@@ -185,6 +188,9 @@ class Trainer {
     std::int64_t first;
   };
   Part part(std::size_t k) const;
+  /// A tensor of in_memory_, if it is this backend's and nothing changes it before the next step.
+  Tensor find_in_memory(const Bucket& bucket, const std::string& prefix, std::int64_t elements,
+                        DType dtype) const;
   /// Index of the part with step t.
   std::size_t part_of(std::int64_t t) const;
   /// Makes the algorithm of a part, whose step 0 is the run's step `first`.
@@ -245,6 +251,7 @@ class Trainer {
   RunLength length_;
   Backend& backend_;
   Transport& transport_;
+  const SafetensorsFile* in_memory_;  ///< until resume() has returned
   std::unique_ptr<Replica> replica_;  ///< with sync.replica
   HostRanks hosts_;                   ///< with base_memory()
   bool shares_base_ = false;          ///< the base lies in it

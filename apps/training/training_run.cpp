@@ -130,8 +130,11 @@ ExitCode TrainingRun::run_steps() {
   }
   read_best();
   // The memory of a checkpoint's copy is taken before the first step, so that no step pays for it.
-  if (config_.state.checkpoint.interval.first_due(step(), length) < total)
-    checkpoints_.give_used(trainer_.state());
+  if (config_.state.checkpoint.interval.first_due(step(), length) < total) {
+    SafetensorsFile used;
+    if (joining_.checkpoint_memory) used = std::exchange(*joining_.checkpoint_memory, {});
+    checkpoints_.give_used(used.tensors.empty() ? trainer_.state() : std::move(used));
+  }
   bool stopped = owes_test_ && step() < total && !test(false);
   if (stopped) return ExitCode::kStopped;  // the checkpoint that it continued from is still there
   trainer_.take_wait_seconds();
@@ -368,6 +371,7 @@ std::optional<SafetensorsFile> TrainingRun::handover_state(bool lost) {
   std::optional<SafetensorsFile> state = trainer_.handover_state();
   if (state) add_to(*state);
   if (state && lost) state->metadata[kLost] = "1";
+  if (joining_.checkpoint_memory) *joining_.checkpoint_memory = checkpoints_.take_used();
   return state;
 }
 
@@ -377,8 +381,12 @@ void TrainingRun::add_to(SafetensorsFile& state) const {
 }
 
 TrainingRun::Joins TrainingRun::asked_to_join() {
-  if (!joining_.membership || transport_.rank() != 0 || !joining_.membership->asked())
+  if (!joining_.membership || transport_.rank() != 0) return kNever;
+  if (!joining_.membership->asked()) {
+    fits_ = renewed_ = false;  // the next one has an offer of its own
+    offered_step_ = -1;
     return kNever;
+  }
   if (!fits_) {
     const std::string why_not = joining_.why_not(step());
     if (!why_not.empty()) joining_.membership->refuse(why_not);
@@ -392,9 +400,7 @@ TrainingRun::Joins TrainingRun::asked_to_join() {
   if (!trainer_.algorithm().equality.any()) return kAtOuterStep;
   if (same_period(offered_step_)) return kNow;
   // Where a period is too short for it, all wait for the state after an outer step.
-  if (std::exchange(renewed_, true)) return kAtOuterStep;
-  offered_step_ = -1;
-  return kNever;
+  return renewed_ ? kAtOuterStep : kNever;
 }
 
 bool TrainingRun::same_period(std::int64_t algorithm_steps) const {
@@ -405,16 +411,28 @@ bool TrainingRun::same_period(std::int64_t algorithm_steps) const {
 }
 
 void TrainingRun::offer_state() {
-  if (!fits_ || offered_step_ >= 0 || trainer_.algorithm().steps.leaves_out ||
-      config_.sync.replica > 1 ||
-      trainer_.algorithm_steps() % trainer_.algorithm().steps.joins_every != 0)
+  const AlgorithmSteps& steps = trainer_.algorithm().steps;
+  if (!fits_ || steps.leaves_out || config_.sync.replica > 1) return;
+  const bool by_periods = trainer_.algorithm().equality.any();
+  const std::int64_t now = trainer_.algorithm_steps();
+  // An outer step came first. Another offer has a whole period.
+  if (by_periods && offered_step_ >= 0 && !renewed_ &&
+      now / steps.joins_every != offered_step_ / steps.joins_every) {
+    renewed_ = true;
+    offered_step_ = -1;
+  }
+  if (offered_step_ >= 0 || (by_periods && !same_period(now))) return;
+  if (memory_.valid() && memory_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return;
   trainer_.finish();
   std::optional<SafetensorsFile> state = trainer_.handover_state();
   if (!state) return;
-  offered_step_ = trainer_.algorithm_steps();
-  joining_.membership->offer(
-      offered_state(std::make_shared<const SafetensorsFile>(std::move(*state))));
+  if (!memory_.valid()) {
+    memory_ = memory_for(*state, backend_);
+    return;
+  }
+  offered_step_ = now;
+  joining_.membership->offer(offered_state(std::move(*state), memory_.get()));
 }
 
 bool TrainingRun::joins_now() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +34,8 @@ class TrainingRun {
     Membership* membership;
     /// Why the run cannot continue with one rank more from a step on; empty if it can. On rank 0
     std::function<std::string(std::int64_t step)> why_not;
+    /// A checkpoint's copy, whose memory the run with other ranks takes again
+    SafetensorsFile* checkpoint_memory;
   };
   TrainingRun(Trainer& trainer, std::string folder, Joining joining = {});
   /// Continues from a checkpoint that the trainer has read. `after_loss`: from handover_state(),
@@ -95,7 +98,8 @@ class TrainingRun {
   enum Joins : std::int8_t { kNever, kAtOuterStep, kNow };
   /// On rank 0. Refuses those that cannot be let in; others first get a state.
   Joins asked_to_join();
-  /// On rank 0: offers a copy of this rank's state to waiting processes, while training continues.
+  /// On rank 0: offers a copy of this rank's state to waiting processes, while training continues;
+  /// in one of the steps after the first call, when there is memory for it.
   void offer_state();
   /// Whether this step and an earlier one of the algorithm follow the same outer step.
   bool same_period(std::int64_t algorithm_steps) const;
@@ -143,6 +147,7 @@ class TrainingRun {
   std::int64_t asked_step_ = 0, offered_step_ = -1;
   bool fits_ = false;     ///< the run can continue with one rank more
   bool renewed_ = false;  ///< a state was offered again, as an outer step came first
+  std::future<std::vector<Tensor>> memory_;  ///< for the next offer
   bool joins_ = false, after_loss_ = false;
   /// At which ranks agreed to stop in a meeting, or that one joins; -1: none
   std::int64_t stop_step_ = -1, join_step_ = -1;

@@ -148,7 +148,7 @@ std::vector<SafetensorsFile> went_on(const json& config, Kept kept, int count) {
       if (handover->stretches.empty()) return;
       of_run.length.batch_size = handover->stretches.back().batch_size / handover->replica;
     });
-    hand_over(*handover, own, transport);
+    hand_over(*handover, own, *run.backend, transport);
     run.trainer->resume(*own, "test", handover->after_loss);
     files[static_cast<std::size_t>(transport.rank())] = run.state_after(count);
   });
@@ -409,6 +409,71 @@ TEST_CASE("elastic/run: gossip goes on from the mean model") {
                                run.state_after(5));
     });
   }
+}
+
+TEST_CASE("elastic/memory: ranks go on in the memory that they have, to the same bits") {
+  for (const char* algorithm :
+       {R"({"type": "diloco", "period": 5})", R"({"type": "diloco", "period": 5, "delay": 2})",
+        R"({"type": "gossip_diloco", "period": 5})", R"({"type": "gossip"})"}) {
+    // In the midst of a period, on the way to an outer step, after it
+    for (const int steps : {7, 9, 10}) {
+      CAPTURE(algorithm);
+      CAPTURE(steps);
+      const json config =
+          elastic_run({{"algorithm", json::parse(algorithm)}}, {{"ema", {{"decay", 0.5}}}});
+      FakeWorld(2).run([&](Transport& transport) {
+        std::optional<TrainerRun> before(std::in_place, config, transport);
+        before->steps(steps);
+        const std::shared_ptr<Backend> backend = before->backend;
+        const SafetensorsFile kept = *before->trainer->handover_state();
+        std::vector<const std::byte*> places;
+        const auto note = [&](const TrainerRun& run) {
+          for (const Bucket& bucket : run.trainer->buckets()) {
+            places.push_back(bucket.parameters.raw());
+            for (const Tensor& state : bucket.states) places.push_back(state.raw());
+            // The anchor and the momentum, which no exchange is to change
+            for (std::size_t k = 0; k < 2 && json::parse(algorithm)["type"] == "diloco"; ++k)
+              places.push_back(bucket.sync[k].numbers.raw());
+          }
+        };
+        note(*before);
+        before.reset();
+        const std::vector<const std::byte*> had = std::exchange(places, {});
+        TrainerRun run(config, transport, {}, &kept, backend);
+        note(run);
+        CHECK(places == had);
+        run.trainer->resume(kept, "test");
+        const SafetensorsFile went = run.state_after(4);
+        TrainerRun straight(config, transport);
+        test::check_same_tensors(straight.state_after(steps + 4), went);
+      });
+    }
+  }
+}
+
+TEST_CASE("elastic/memory: what is offered to joiners stays as it was") {
+  FakeWorld(1).run([&](Transport& transport) {
+    TrainerRun run(elastic_run({{"algorithm", "gossip"}}), transport);
+    run.steps(3);
+    const auto bytes_of = [](const OfferedState& state) {
+      std::vector<std::byte> bytes(state.bytes);
+      state.read(0, bytes.data(), bytes.size());
+      return bytes;
+    };
+    const SafetensorsFile kept = *run.trainer->handover_state();
+    const OfferedState offered = offered_state(kept, memory_for(kept, *run.backend).get());
+    const std::vector<std::byte> then = bytes_of(offered);
+    // With memory of another size, as after a switch, it is the same
+    CHECK(bytes_of(offered_state(kept, {Tensor(*run.backend, Shape{1}, DType::kUInt8)})) == then);
+    run.steps(1);
+    CHECK(bytes_of(offered) == then);
+    CHECK(bytes_of(offered_state(kept, {})) != then);
+    // Any part of it
+    std::vector<std::byte> part(then.size() / 2);
+    offered.read(then.size() / 3, part.data(), part.size());
+    CHECK(std::equal(part.begin(), part.end(),
+                     then.begin() + static_cast<std::ptrdiff_t>(then.size() / 3)));
+  });
 }
 
 TEST_CASE("elastic/replica: replicas go on without one as ranks do, to the same numbers") {

@@ -46,19 +46,21 @@ inline double farthest_in(const SafetensorsFile& a, const SafetensorsFile& b,
 
 /// A trainer of one rank with all that it needs, on one thread of the CPU, at its beginning.
 struct TrainerRun {
-  /// `change`: of the config as it was read, such as the stretches that a checkpoint tells.
+  /// `change`: of the config as it was read, such as the stretches that a checkpoint tells. `kept`:
+  /// what it is to resume from, in memory of `before`.
   TrainerRun(const nlohmann::json& json, Transport& ranks,
-             const std::function<void(TrainConfig&)>& change = {})
+             const std::function<void(TrainConfig&)>& change = {},
+             const SafetensorsFile* kept = nullptr, std::shared_ptr<Backend> before = nullptr)
       : transport(ranks),
         site{ranks.size(), ranks.size()},
         config(changed(read_train_config(json, "test", site), change)),
         trace(trace_shapes(config)),
-        backend(open_backend(DeviceType::kCpu, 1)) {
+        backend(before ? std::move(before) : open_backend(DeviceType::kCpu, 1)) {
     site.replica = config.sync.replica;
     config.data.dataset->open();
     tell_classes(config);
-    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
-    trainer->initialise();
+    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport, kept);
+    if (!kept) trainer->initialise();
   }
   ~TrainerRun() {
     trainer.reset();
@@ -98,7 +100,7 @@ struct TrainerRun {
   RankLayout site;
   TrainConfig config;
   ShapeTrace trace;
-  std::unique_ptr<Backend> backend;
+  std::shared_ptr<Backend> backend;
   std::unique_ptr<Trainer> trainer;
 };
 

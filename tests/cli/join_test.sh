@@ -171,7 +171,7 @@ steps_from ahead
 end ahead ahead.0.log 2
 
 # Who waits for a distant outer step may be stopped, and two of an mpirun are too many.
-begin slow --set sync.algorithm.period=1000000
+begin slow --set sync.algorithm.period=1000000 --set deterministic=false --set sync.algorithm.quorum=1
 check "two of an mpirun" 2 "^.*--join is for one process, and mpirun has started 2" ranks 2 "$train" --join slow
 join slow 1
 says slow.1.log 1 "asks to join"

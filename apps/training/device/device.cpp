@@ -79,9 +79,10 @@ int spare_threads(const DeviceSettings& settings, const World& world, DeviceType
   return std::max(1, cores_of_rank(world.local_size()) - computing);
 }
 
-std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const OptimizerRule& rule,
-                                        const Model& model, World& world) {
-  std::unique_ptr<Backend> backend;
+std::shared_ptr<Backend> choose_backend(const DeviceSettings& settings, const OptimizerRule& rule,
+                                        const Model& model, World& world,
+                                        std::shared_ptr<Backend> before) {
+  std::shared_ptr<Backend> backend;
   BackendSettings opened;
   opened.threads = compute_threads(settings, world.local_size());
   opened.local_rank = world.local_rank();
@@ -107,6 +108,7 @@ std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const Op
   }
   if (backend) return backend;
   on_all_ranks(world, [&] { backend = open_backend(DeviceType::kCpu, opened); });
+  if (before && before->description() == backend->description()) return before;
   if (usable_cores() < opened.threads) {
     log::warning(
         "{} threads on {}: mpirun may have bound this rank; use mpirun --bind-to "

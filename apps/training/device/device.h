@@ -18,9 +18,11 @@ int compute_threads(const DeviceSettings& settings, int local_ranks);
 /// Cores per rank of this host that are not used for computation; at least 1.
 int spare_threads(const DeviceSettings& settings, const World& world, DeviceType device);
 /// Opens this rank's device. AgreedError(kUsage) if it is unusable, or the rule or a layer has no
-/// GPU kernels; "auto" falls back to the CPU on every rank. Collective.
-std::unique_ptr<Backend> choose_backend(const DeviceSettings& settings, const OptimizerRule& rule,
-                                        const Model& model, World& world);
+/// GPU kernels; "auto" falls back to the CPU on every rank. Collective. `before`: of this process,
+/// which is taken again if it is a CPU with as many threads: its memory is there already.
+std::shared_ptr<Backend> choose_backend(const DeviceSettings& settings, const OptimizerRule& rule,
+                                        const Model& model, World& world,
+                                        std::shared_ptr<Backend> before = nullptr);
 
 /// Why "auto" uses the CPU, in one line for the user. `answers`: what each rank found: "+" (a GPU),
 /// "-" (no driver), or "!" and an error. Empty if every rank has a GPU, or none has a driver.
