@@ -54,13 +54,15 @@ NetworkModel network_of(const PlanOptions& options) {
   if (options.inside_latency_us > 0.0) network.inside.latency = options.inside_latency_us * 1e-6;
   if (options.memory_gbytes > 0.0) network.memory_bandwidth = options.memory_gbytes * 1e9;
   if (options.no_direct) network.direct = false;
-  if (options.replica > 1) {  // counts as one rank, and exchanges one model's bytes by messages
-    if (network.ranks_per_host % options.replica != 0 || network.ranks % options.replica != 0)
-      fail(ExitCode::kUsage, "arguments", "--replica {} does not divide the {} ranks, {} on a host",
-           options.replica, network.ranks, network.ranks_per_host);
-    network.resize(network.ranks / options.replica, network.ranks_per_host / options.replica);
-    network.direct = false;
-  }
+  if (options.replica == 1) return network;
+  if (network.replica > 1)
+    fail(ExitCode::kUsage, "arguments",
+         "--replica {}: {} is of replicas of {} already; leave --replica out", options.replica,
+         options.measured, network.replica);
+  if (network.ranks_per_host % options.replica != 0 || network.ranks % options.replica != 0)
+    fail(ExitCode::kUsage, "arguments", "--replica {} does not divide the {} ranks, {} on a host",
+         options.replica, network.ranks, network.ranks_per_host);
+  network.form_replicas(options.replica);
   return network;
 }
 
@@ -77,9 +79,10 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
   TrainConfig config = read_train_config(json, options.model, {1, 1});
   const ShapeTrace trace = trace_shapes(config);
   if (options.step_ms <= 0.0) {
-    const int threads = config.device.threads > 0
-                            ? config.device.threads
-                            : std::max(1, usable_cores() / network.ranks_per_host);
+    const int threads =
+        config.device.threads > 0
+            ? config.device.threads
+            : std::max(1, usable_cores() / (network.ranks_per_host * network.replica));
     const auto backend = open_backend(DeviceType::kCpu, threads);
     StepModel step = time_passes(config, trace, *backend);
     if (options.update_gflops > 0.0) step.matrix_flops_per_second = options.update_gflops * 1e9;
@@ -93,8 +96,9 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
 }
 
 /// What the update's products of whole matrices take, where there are any.
-std::string matrices_text(const PlanOptions& options, const StepModel& step) {
-  const double flops = step.matrix_flops();
+std::string matrices_text(const PlanOptions& options, const NetworkModel& network,
+                          const StepModel& step) {
+  const double flops = step.matrix_flops() / network.replica;
   if (flops == 0.0) return {};
   const bool assumed = options.update_gflops <= 0.0 && options.step_ms > 0.0;
   return fmt::format("an update's products of whole matrices: {}, {} at {}{}\n",
@@ -105,7 +109,10 @@ std::string matrices_text(const PlanOptions& options, const StepModel& step) {
 
 std::string network_text(const NetworkModel& network) {
   std::string text =
-      fmt::format("{} on {}", counted(network.ranks, "rank"), counted(network.hosts(), "host"));
+      network.replica > 1
+          ? fmt::format("{} of {} ranks", counted(network.ranks, "replica"), network.replica)
+          : counted(network.ranks, "rank");
+  text += " on " + counted(network.hosts(), "host");
   if (network.hosts() > 1) {
     const double typical = network.typical_link();
     text += fmt::format(
@@ -144,9 +151,10 @@ int plan(const PlanOptions& options) {
   const Advice advice =
       advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb,
              nullptr, true);
-  const std::string text = options.json ? advice_json(advice)
-                                        : network_text(network) + matrices_text(options, step) +
-                                              advice_text(advice, options.all);
+  const std::string text = options.json
+                               ? advice_json(advice)
+                               : network_text(network) + matrices_text(options, network, step) +
+                                     advice_text(advice, options.all);
   answer(text);
   return 0;
 }
@@ -163,8 +171,8 @@ Command add_plan(CLI::App& app) {
   add_number(*command, "--ranks-per-node", options.ranks_per_node,
              "consecutive ranks that share a host and its link", 1, 65536);
   add_number(*command, "--replica", options.replica,
-             "ranks of a replica (sync.replica), each of which counts as one rank in all "
-             "that follows",
+             "consecutive ranks of a host that are one replica (sync.replica), which counts as one "
+             "rank in all that follows",
              1, 4096);
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
   const auto positive = [&](const char* name, auto& value, const char* doc) {

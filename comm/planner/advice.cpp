@@ -120,6 +120,10 @@ class Planner {
     }
     return result;
   }
+  /// False for ranks that keep no step, where those of a replica have to.
+  bool allows(const AlgorithmPlan& algorithm) const {
+    return networks_[0].replica == 1 || !algorithm.steps.asynchronous;
+  }
   /// Whether it would be rejected on that topology, since with the usual momentum it amplifies
   /// disagreement.
   bool grows(const AlgorithmPlan& algorithm, const std::string& topology) const {
@@ -194,6 +198,7 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
       nlohmann::json config(keys);
       config["type"] = known.name;
       const AlgorithmPlan plain = algorithm_of(config);
+      if (!planner.allows(plain)) continue;
       for (const std::string& exchange : mixers().names()) {
         const MixerKind kind = mixers().make(exchange, "exchange");
         if (!plain.takes(kind)) continue;
@@ -274,7 +279,7 @@ std::size_t best_size(const Advice& advice, const PlannedChoice& of, double equa
 
 /// An Advice without choices: properties of the step and of the measurement.
 Advice advice_on(const NetworkModel& network, const StepModel& step) {
-  const double flops = step.matrix_flops();
+  const double flops = step.matrix_flops() / network.replica;
   return {.compute = compute_alone(step, network),
           .product_flops = flops,
           .product_seconds = step.matrix_seconds(flops),

@@ -55,7 +55,7 @@ struct Advice {
   std::size_t best = 0;  ///< index of the recommendation in `choices`
   std::string reason;    ///< one line
   double compute = 0.0;  ///< seconds of a step without communication
-  /// Of matrix products in updates (Muon), and the seconds of `compute` that they take
+  /// Of a rank's matrix products in updates (Muon), and the seconds of `compute` that they take
   double product_flops = 0.0;
   double product_seconds = 0.0;
   double noise = 0.0;  ///< the larger of StepModel's and NetworkModel's

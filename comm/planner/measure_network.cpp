@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "comm/engine/window.h"
+#include "comm/transports/strided.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/operations/pointwise.h"
@@ -63,19 +65,26 @@ std::vector<std::vector<int>> host_pairings(int hosts) {
   return rounds;
 }
 
-/// Every method is collective: all ranks call it, including those without a peer.
+/// Every method is collective: all ranks call it, including those without a peer. With replicas
+/// those of one measure alike, each with its like in other replicas.
 class Meter {
  public:
   Meter(Transport& transport, Backend& backend, const MeasureSettings& settings)
-      : transport_(transport), backend_(backend), settings_(settings) {}
+      : all_(transport.world()),
+        parts_(settings.replica > 1 ? make_strided_transport(transport, settings.replica)
+                                    : nullptr),
+        transport_(parts_ ? *parts_ : transport),
+        backend_(backend),
+        settings_(settings) {}
 
   NetworkModel measure() {
     NetworkModel model;
-    model.ranks = transport_.size();
+    model.ranks = all_.size();
     model.ranks_per_host = check_layout();
     model.direct = settings_.direct;
     model.spare_cores = settings_.spare_cores;
     model.memory_bandwidth = memory_bandwidth();
+    model.form_replicas(settings_.replica);
     host_ = transport_.rank() / model.ranks_per_host;
     local_rank_ = transport_.rank() % model.ranks_per_host;
     if (model.ranks_per_host > 1) {
@@ -83,6 +92,7 @@ class Meter {
       const int peer =
           neighbour < model.ranks_per_host ? host_ * model.ranks_per_host + neighbour : -1;
       model.inside = slowest_link(measure_link(peer, 0.15));
+      model.inside.bandwidth *= model.replica;
     }
     if (model.hosts() > 1) measure_between_hosts(model);
     return model;
@@ -93,8 +103,8 @@ class Meter {
 
   /// Returns the number of ranks per host.
   int check_layout() {
-    const std::vector<std::string> layouts = transport_.world().all_gather(
-        fmt::format("{} {}", transport_.world().local_rank(), transport_.world().local_size()));
+    const std::vector<std::string> layouts =
+        all_.all_gather(fmt::format("{} {}", all_.local_rank(), all_.local_size()));
     int per_host = 0;
     for (std::size_t r = 0; r < layouts.size(); ++r) {
       int local = 0, size = 0;
@@ -116,7 +126,7 @@ class Meter {
     const std::int64_t bytes = 32 << 20;
     const WeightedSum sum = sum_of_two(bytes);
     std::vector<double> times;
-    transport_.world().barrier();
+    all_.barrier();
     for (int i = 0; i < 5; ++i) {
       const double start = settings_.now();
       backend_.weighted_sum(sum);
@@ -135,6 +145,7 @@ class Meter {
     std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
     double& own_bandwidth = bandwidth[static_cast<std::size_t>(host_)];
     std::vector<double> latencies, duplex_factors;
+    double message_cpu = 0.0;
     const double start = settings_.now();
     for (std::size_t round = 0; round < rounds.size(); ++round) {
       // Out of time, and two rounds have given every host a partner
@@ -144,19 +155,19 @@ class Meter {
       const int peer = partner < 0 ? -1 : partner * model.ranks_per_host;
       const LinkModel link = measure_link(peer, budget);
       const double duplex_factor = measure_duplex_factor(peer, link, budget);
-      if (round == 0) model.message_cpu = measure_message_cpu(peer, link, settings_.seconds * 0.2);
+      if (round == 0) message_cpu = measure_message_cpu(peer, link, settings_.seconds * 0.2);
       if (peer < 0) continue;
       if (duplex_factor > 0.0) duplex_factors.push_back(duplex_factor);
-      own_bandwidth = std::max(own_bandwidth, link.bandwidth);
+      own_bandwidth = std::max(own_bandwidth, link.bandwidth * model.replica);
       latencies.push_back(link.latency);
     }
-    transport_.world().max(bandwidth.data(), bandwidth.size());
+    all_.max(bandwidth.data(), bandwidth.size());
     const double latency = max_over_ranks(latencies.empty() ? 0.0 : median(latencies));
     model.between = {latency, median(bandwidth)};
     if (model.hosts() > 2) {
       own_bandwidth =
           std::max(own_bandwidth, measure_concurrent_peers(model, settings_.seconds * 0.2));
-      transport_.world().max(bandwidth.data(), bandwidth.size());
+      all_.max(bandwidth.data(), bandwidth.size());
     }
     model.sum_bandwidth = measure_concurrent_sums(model, settings_.seconds * 0.2);
     for (double& link : bandwidth) link = std::max(link, model.sum_bandwidth);
@@ -165,7 +176,8 @@ class Meter {
     model.both_directions = std::max(1.0, max_over_ranks(duplex));
     model.host_bandwidth = bandwidth;
     constexpr double kNegligible = 1e-10;  // seconds of a core per byte
-    if (model.message_cpu > kNegligible) model.spare_cores = false;
+    if (message_cpu > kNegligible) model.spare_cores = false;
+    model.message_cpu = message_cpu / model.replica;
   }
 
   /// Latency and bandwidth of messages to and from one peer in about `budget` seconds; {0, 0} on
@@ -214,9 +226,9 @@ class Meter {
     if (peer >= 0) exchange.send_to = exchange.receive_from = {peer};
     std::vector<double> undisturbed, during_exchange;
     for (int i = 0; i < 5; ++i) {  // alternating, since a machine's speed drifts
-      transport_.world().barrier();
+      all_.barrier();
       undisturbed.push_back(workload.run());
-      transport_.world().barrier();
+      all_.barrier();
       const Ticket ticket =
           peer >= 0 ? transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}) : 0;
       during_exchange.push_back(workload.run());
@@ -224,7 +236,7 @@ class Meter {
     }
     double slowdown_and_hosts[2] = {std::max(0.0, median(during_exchange) - median(undisturbed)),
                                     peer >= 0 ? 1.0 : 0.0};
-    transport_.world().sum(slowdown_and_hosts, 2);
+    all_.sum(slowdown_and_hosts, 2);
     const auto [slowdown, hosts] = slowdown_and_hosts;
     return hosts > 0.0 ? slowdown / hosts / (2.0 * bytes) : 0.0;
   }
@@ -240,7 +252,8 @@ class Meter {
     }
     peers.erase(transport_.rank());
     if (local_rank_ != 0) peers.clear();
-    const auto copies = static_cast<double>(std::min(kConcurrent, model.hosts() - 1));
+    const auto copies =
+        static_cast<double>(std::min(kConcurrent, model.hosts() - 1) * model.replica);
     return measure_bandwidth(model.between.latency, budget, copies, [&](std::int64_t bytes) {
       const std::vector<Tensor> received(peers.size(), buffer(bytes));
       return exchange_seconds({peers.begin(), peers.end()}, buffer(bytes), received, 3);
@@ -251,7 +264,7 @@ class Meter {
   double measure_concurrent_sums(const NetworkModel& model, double budget) {
     const double on_host = model.ranks_per_host, all = model.ranks;
     // Bytes that a host sends per byte summed, as the planner counts them
-    const double sent = kConcurrent * on_host * (all - on_host) * 2.0 / all;
+    const double sent = kConcurrent * model.replica * on_host * (all - on_host) * 2.0 / all;
     // Longer sums would wait for acknowledgements
     const std::int64_t window = kSumPieces * model.ranks * sum_chunk_bytes(model.ranks);
     const double bandwidth =
@@ -262,7 +275,7 @@ class Meter {
             sums.push_back(buffer(each));
           std::vector<double> times;
           for (int repeat = 0; repeat < 3; ++repeat) {
-            transport_.world().barrier();
+            all_.barrier();
             const double start = settings_.now();
             std::vector<Ticket> tickets;
             for (const Tensor& sum : sums)
@@ -286,7 +299,7 @@ class Meter {
     for (std::int64_t bytes = 128 << 10;; bytes *= 4) {
       const double time = seconds(bytes);
       double longest[2] = {time, 12.0 * latency};
-      transport_.world().max(longest, 2);
+      all_.max(longest, 2);
       if (longest[0] > std::max(budget / 5.0, longest[1]) || bytes >= (8 << 20)) {
         const double overhead = std::min(0.7 * time, last_time > 0.0 ? last_time : latency);
         return time > 0.0 ? copies * (static_cast<double>(bytes) - last_bytes) / (time - overhead)
@@ -308,7 +321,7 @@ class Meter {
   double exchange_seconds(const std::vector<int>& peers, const Tensor& send,
                           std::vector<Tensor> received, int count,
                           Direction direction = Direction::kBoth) {
-    transport_.world().barrier();
+    all_.barrier();
     if (peers.empty()) return 0.0;
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
@@ -374,17 +387,19 @@ class Meter {
   }
 
   double max_over_ranks(double value) {
-    transport_.world().max(&value, 1);
+    all_.max(&value, 1);
     return value;
   }
   /// The worst latency and bandwidth of all ranks' links; ranks without a peer do not count.
   LinkModel slowest_link(const LinkModel& own) {
     double values[2] = {own.latency, own.bandwidth > 1.0 ? 1.0 / own.bandwidth : 0.0};
-    transport_.world().max(values, 2);
+    all_.max(values, 2);
     return {values[0], values[1] > 0.0 ? 1.0 / values[1] : 1e12};
   }
 
-  Transport& transport_;
+  World& all_;
+  std::unique_ptr<Transport> parts_;
+  Transport& transport_;  ///< whose ranks are replicas, where there are any
   Backend& backend_;
   MeasureSettings settings_;
   int host_ = 0, local_rank_ = 0;

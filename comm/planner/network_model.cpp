@@ -85,6 +85,18 @@ void NetworkModel::resize(int to_ranks, int to_ranks_per_host) {
   host_bandwidth.assign(static_cast<std::size_t>(hosts()), link);
 }
 
+void NetworkModel::form_replicas(int size) {
+  if (size == 1) return;
+  require(replica == 1 && ranks % size == 0 && ranks_per_host % size == 0, "planner",
+          "{} ranks, {} on a host, in replicas of {}", ranks, ranks_per_host, size);
+  ranks /= size;
+  ranks_per_host /= size;
+  replica = size;
+  direct = false;  // what the ranks of a replica share is no other replica's
+  for (double* of_one : {&inside.bandwidth, &between.bandwidth, &memory_bandwidth}) *of_one *= size;
+  message_cpu /= size;
+}
+
 void NetworkModel::set_links(double bandwidth) {
   host_bandwidth.assign(static_cast<std::size_t>(hosts()), bandwidth);
   sum_bandwidth = 0.0;
@@ -93,7 +105,8 @@ void NetworkModel::set_links(double bandwidth) {
 
 void NetworkModel::derive_pair() {
   between.bandwidth =
-      1.0 / std::max(1.0 / typical_link(), (kHandshakeLatencies - 1.0) * between.latency / window);
+      1.0 / std::max(1.0 / typical_link(),
+                     (kHandshakeLatencies - 1.0) * between.latency / (window * replica));
 }
 
 std::vector<std::string> network_warnings(const NetworkModel& model) {
@@ -108,7 +121,7 @@ std::vector<std::string> network_warnings(const NetworkModel& model) {
   }
   // A link that is limited by the buffers was measured as slow as they make it.
   const double round_trip = 2.0 * model.between.latency,
-               filled = model.typical_link() * round_trip / model.window;
+               filled = model.typical_link() / model.replica * round_trip / model.window;
   if (model.hosts() > 1 && filled > 0.6 && model.window < kPairWindow) {
     warnings.push_back(fmt::format(
         "the kernels' buffers hold {:.3g} MiB of a connection, which limits a pair of hosts {:.3g} "
@@ -124,6 +137,7 @@ std::string to_json(const NetworkModel& model) {
   Json result;
   result["ranks"] = model.ranks;
   result["ranks_per_node"] = model.ranks_per_host;
+  result["replica"] = model.replica;
   result["inside"] = link_json(model.inside);
   result["between"] = link_json(model.between);
   result["between"]["measured"] = model.between_measured;
@@ -169,6 +183,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
   // These keys are missing in files of older versions.
+  if (json.contains("replica")) model.replica = reader.count("replica");
   if (json.contains("sum_bandwidth_gbs"))
     model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;
   if (json.contains("window_bytes")) model.window = reader.number("window_bytes", 1);

@@ -17,6 +17,9 @@ struct LinkModel {
 struct NetworkModel {
   int ranks = 1;
   int ranks_per_host = 1;
+  /// Each of these ranks is a replica of so many (comm/replica.h), which send a part of a message
+  /// each, at the same time. Bandwidths and `message_cpu` are of all of them together.
+  int replica = 1;
   LinkModel inside{2e-6, 8e9};  ///< one rank to another on its host, by messages
   /// One rank to another on another host, without other traffic
   LinkModel between{50e-6, 1.25e8};
@@ -25,14 +28,15 @@ struct NetworkModel {
   std::vector<double> host_bandwidth;
   /// Bytes a second of a host's link under several concurrent sums over all ranks; 0: not measured
   double sum_bandwidth = 0.0;
-  /// Bytes of an exchange that are under way between two hosts at most: by default what Linux holds
-  /// of a connection
+  /// Bytes that are under way on a connection between two hosts at most: by default what Linux
+  /// holds of it
   double window = 4 << 20;
   /// How many times as long as one of its directions alone an exchange between hosts takes (the
   /// largest of the hosts' medians over pairs): 1, or 2 if the link or its driver is half-duplex.
   double both_directions = 1.0;
   double memory_bandwidth = 1.2e10;  ///< bytes a second that one rank's update moves
-  double message_cpu = 4e-10;        ///< seconds of a core per byte sent or received between hosts
+  /// Seconds of a core per byte sent or received between hosts
+  double message_cpu = 4e-10;
   /// Ranks of one host read each other's parameters in shared memory
   bool direct = true;
   double noise = 0.0;       ///< fraction of the measurement that threads waited for a core
@@ -47,6 +51,8 @@ struct NetworkModel {
   double typical_link() const;  ///< median of bandwidth_of()
   /// Another number of ranks, on hosts with the typical link.
   void resize(int to_ranks, int to_ranks_per_host);
+  /// Takes replicas of `size` ranks for ranks. `size` divides the ranks of a host.
+  void form_replicas(int size);
   /// Every host's link, as somebody knows it: bytes a second.
   void set_links(double bandwidth);
   /// Sets `between` if it was not measured: a pair fills the typical link as far as latency and

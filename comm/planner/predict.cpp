@@ -15,6 +15,15 @@ constexpr double kSlack = 0.5;  ///< fraction of the computation that can overla
 /// Steps between exchanges that are simulated individually; further ones are computation only
 constexpr std::int64_t kMostInterval = 16;
 
+/// Seconds of the update of so many bytes, with `buffers` additional inputs.
+double update_seconds(const StepModel& step, const NetworkModel& network, double bytes,
+                      double matrix_flops, double buffers = 0.0) {
+  // A replica's rank first adds up all ranks' gradients of its part.
+  const double summed = network.replica > 1 ? network.replica + 1.0 : 0.0;
+  return bytes * (step.update_traffic + buffers + summed) / network.memory_bandwidth +
+         step.matrix_seconds(matrix_flops / network.replica);
+}
+
 struct TimeLine {
   const StepModel& step;
   const NetworkModel& network;
@@ -23,8 +32,7 @@ struct TimeLine {
 
   /// Seconds of the bucket's update with `buffers` additional inputs.
   double update(const PlannedBucket& bucket, double buffers) const {
-    return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth +
-           step.matrix_seconds(bucket.matrix_flops);
+    return update_seconds(step, network, bucket.bytes, bucket.matrix_flops, buffers);
   }
   /// Seconds to encode the messages, and to decode them in the update, including the rank's own.
   double recoding(double buffers) const {
@@ -101,8 +109,7 @@ std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_
 double compute_alone(const StepModel& step, const NetworkModel& network) {
   double bytes = 0.0;
   for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
-  return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth +
-         step.matrix_seconds(step.matrix_flops());
+  return step.forward + step.backward + update_seconds(step, network, bytes, step.matrix_flops());
 }
 
 namespace {
@@ -113,7 +120,8 @@ namespace {
 double restart_seconds(const NetworkModel& network, double idle) {
   constexpr double kFirstWindow = 14600.0, kHalvings = 9.0;  // as measured
   const double round_trip = 2.0 * network.between.latency,
-               needed = std::min(network.window, network.between.bandwidth * round_trip);
+               needed = std::min(network.window,
+                                 network.between.bandwidth / network.replica * round_trip);
   const double halvings = idle / (0.2 + round_trip);
   return round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) *
          std::min(1.0, halvings / kHalvings);

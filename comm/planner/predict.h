@@ -30,7 +30,7 @@ struct RoundCost {
     return latency * (window > 0.0 ? std::max(1.0, std::ceil(bytes / window)) : 1.0);
   }
   double per_byte = 0.0;
-  /// Mean over ranks of the bytes sent per byte of bucket
+  /// Mean over ranks, those of a replica apart, of the bytes sent per byte of bucket
   double sent_per_byte = 0.0;
   double between_per_byte = 0.0;  ///< bytes that leave the busiest host per byte of bucket
   /// Seconds of a core per byte of bucket, for the busiest host's ranks

@@ -59,7 +59,7 @@ class Load {
     if (network_.host_of(ranks.front()) == network_.host_of(ranks.back())) return;
     const double window =
         static_cast<double>(kSumPieces * sum_chunk_bytes(static_cast<std::int64_t>(ranks.size()))) *
-        m / share;
+        m * network_.replica / share;
     window_ = window_ == 0.0 ? window : std::min(window_, window);
   }
   void reads(double buffers) { reads_ = std::max(reads_, buffers); }
@@ -89,7 +89,7 @@ class Load {
       cost.window = window_;
     }
     if (inside_) cost.latency += hops_ * network_.inside.latency;
-    cost.sent_per_byte = sent_ / network_.ranks;
+    cost.sent_per_byte = sent_ / (network_.ranks * network_.replica);
     cost.local_reads = reads_;
     return cost;
   }

@@ -103,6 +103,32 @@ same whole half
   CHECK(difference("whole", "ranks") < 1e-2);  // the optimizer's states are the mean of the ranks'
 }
 
+TEST_CASE("replica: auto chooses between replicas, and the choice is kept") {
+  const Program program;
+  write_run(program);
+  program.play(R"table(
+0 4 | a dry run | ^topology: auto | run.json --dry-run | sync.topology={"type":"auto"} | sync.replica=2
+0 4 | measured | ^auto: .*predicted .* a step | run.json --output chosen | sync.topology={"type":"auto"} | sync.bucket_mb=auto | sync.replica=2
+0 4 | one replica has nothing to choose | 1 replica of 4 ranks | run.json --output one | sync.topology={"type":"auto"} | sync.replica=4
+)table");
+  const nlohmann::json chosen = program.summary("chosen")["auto"];
+  CHECK(chosen["network"]["ranks"] == 2);
+  CHECK(chosen["network"]["replica"] == 2);
+  CHECK(chosen["network"]["direct"] == false);
+  const std::string algorithm = chosen["algorithm"], topology = chosen["topology"];
+  program.check(
+      "written down", 4, 0, "^done", "run.json --output written",
+      {"sync.algorithm=" + algorithm,
+       R"(sync.topology={"type": ")" + (algorithm == "gossip" ? topology : "base-2") + "\"}",
+       "sync.bucket_mb=" + chosen["bucket_mb"].dump(), "sync.replica=2"});
+  program.play(R"table(
+same chosen written
+forget chosen 20
+0 4 | goes on with it | continuing after step 10 | run.json --output chosen --resume latest | sync.topology={"type":"auto"} | sync.bucket_mb=auto | sync.replica=2
+same chosen written
+)table");
+}
+
 TEST_CASE("replica: what does not go is refused by its key, a dry run tells the memory") {
   const Program program;
   write_run(program);
@@ -112,7 +138,6 @@ TEST_CASE("replica: what does not go is refused by its key, a dry run tells the 
 2 4 | no number | sync.replica: expected a number .*, or "host", found the string 'node' | sync.replica=node
 2 4 | each at its own pace | sync.replica: is 2, but .* allowed: 1, or another algorithm | sync.replica=2 | sync.algorithm=async | deterministic=false
 2 4 | a quorum | sync.replica: is 2, but DiLoCo with a quorum .* allowed: 1, or "quorum": 0 | sync.replica=2 | sync.algorithm={"type":"diloco","period":5,"quorum":2} | deterministic=false
-2 4 | chosen by measurement | sync.replica: is 2, and a key of sync is auto | sync.replica=2 | sync.topology={"type":"auto"}
 2 4 | ranks that come and go | sync.replica: is host, but ranks that are lost or join .* here 4 | sync.replica=host | elastic={"survive":true}
 0 4 | all of a host | 1 replica of 4 ranks | sync.replica=host | steps=1
 )table",

@@ -8,7 +8,8 @@ check "a plan from figures" 0 '^\* alternating-exp-ring ' "$topo" plan --ranks 4
 check "a recommendation with its reason" 0 '^recommended: alternating-exp-ring, bucket_mb .*the network is the limit' "$topo" plan --ranks 4 --bandwidth 0.5 --step-ms 300 --parameters 11.2
 check "all-reduce where it is as good" 0 '^recommended: all-reduce' "$topo" plan --ranks 4 --bandwidth 400 --latency 1 --step-ms 300
 check "the link's load" 0 '8 ranks on 2 hosts; between hosts 10 Gbit/s' "$topo" plan --ranks 8 --ranks-per-node 4 --bandwidth 10
-check "replicas count as ranks" 0 '^4 ranks on 2 hosts' "$topo" plan --ranks 8 --ranks-per-node 4 --replica 2 --bandwidth 10
+check "replicas count as ranks" 0 '^4 replicas of 2 ranks on 2 hosts' "$topo" plan --ranks 8 --ranks-per-node 4 --replica 2 --bandwidth 10
+verify "with nothing that their ranks cannot do" bash -c '! grep -q asynchronous .stdout'
 check "replicas that do not divide a host" 2 '--replica 3 does not divide the 8 ranks, 4 on a host' "$topo" plan --ranks 8 --ranks-per-node 4 --replica 3
 check "4,096 ranks" 0 '^recommended: ' "$topo" plan --ranks 4096 --ranks-per-node 8 --bandwidth 100
 check "one rank" 0 '^recommended: all-reduce' "$topo" plan --ranks 1

@@ -27,9 +27,11 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   network.between.latency = 1e-4;
   network.spare_cores = false;
   network.sum_bandwidth = 5e7;
+  network.replica = 3;
   const NetworkModel again = network_from_json(to_json(network), "net.json");
   CHECK(again.ranks == 4);
   CHECK(again.ranks_per_host == 2);
+  CHECK(again.replica == 3);
   CHECK(again.host_bandwidth.size() == 2);
   CHECK(again.host_bandwidth[1] == doctest::Approx(2e8));
   CHECK(again.between.latency == doctest::Approx(1e-4));
@@ -90,16 +92,18 @@ class SlowLink final : public ForwardingTransport {
   double carried_ = 0.0;  ///< seconds
 };
 
-/// Looks at the network that each of some ranks finds, all on hosts of their own, over slow links.
-void measure_slow_links(int ranks, bool half,
-                        const std::function<void(const NetworkModel&)>& look) {
+/// Looks at the network that each of some replicas finds, all on hosts of their own, whose ranks
+/// have slow links each.
+void measure_slow_links(int replicas, bool half,
+                        const std::function<void(const NetworkModel&)>& look, int replica = 1) {
   FakeWorldOptions options;
-  options.ranks_per_host = 1;
-  FakeWorld world(ranks, options);
+  options.ranks_per_host = replica;
+  FakeWorld world(replicas * replica, options);
   world.run([&](Transport& transport) {
     SlowLink link(transport, half);
     MeasureSettings settings;
     settings.seconds = 0.8;
+    settings.replica = replica;
     settings.now = [&link] { return link.now(); };
     look(measure_network(link, *open_backend(DeviceType::kCpu, 1), settings));
   });
@@ -142,6 +146,23 @@ TEST_CASE(
     CHECK(model.sum_bandwidth <= 1.1 * kSlowLink * 4 / 3);  // 2 (n - 1) / n of the bytes
     CHECK(model.sum_bandwidth < model.typical_link());
   });
+}
+
+TEST_CASE("planner/measure: all ranks of a replica send at once, each to its like") {
+  for (const int hosts : {2, 3}) {
+    measure_slow_links(
+        hosts, false,
+        [&](const NetworkModel& model) {
+          CHECK(model.ranks == hosts);
+          CHECK(model.ranks_per_host == 1);
+          CHECK(model.replica == 2);
+          CHECK(model.between.bandwidth > 1.8 * kSlowLink);
+          CHECK(model.between.bandwidth < 2.2 * kSlowLink);
+          CHECK(model.typical_link() > (hosts > 2 ? 2.8 : 1.8) * kSlowLink);
+          CHECK(model.sum_bandwidth > 0.8 * kSlowLink);
+        },
+        2);
+  }
 }
 
 TEST_CASE("planner/measure: every rank gets one model, and a slow message shows") {

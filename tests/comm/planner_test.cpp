@@ -275,6 +275,55 @@ TEST_CASE(
   CHECK(network.between.bandwidth == doctest::Approx(4194304 / 0.1));
 }
 
+TEST_CASE(
+    "planner/predict: replicas of two send in parts: a host's link has one model's bytes, each "
+    "rank half of them, and what limits a connection or a rank limits two") {
+  NetworkModel network = hosts(8, 1.0);
+  network.ranks_per_host = 2;
+  network.host_bandwidth.assign(4, 4.0 * 1.25e8);
+  network.memory_bandwidth = 1e9;
+  network.form_replicas(2);
+  CHECK(network.ranks == 4);
+  CHECK(network.hosts() == 4);
+  CHECK(!network.direct);
+  const double bytes = 1.25e8;  // a second over one connection
+  StepModel step = late_step(bytes, 0.1);
+  const auto costs = costs_of(*make("one-peer-exp", 4), network);
+  const Prediction gossip = predict_gossip(costs, network, step, 1e9);
+  CHECK(gossip.sent == doctest::Approx(bytes / 2));
+  CHECK(gossip.between_hosts == doctest::Approx(bytes));
+  CHECK(costs[0].per_byte * bytes == doctest::Approx(0.5));
+  // Of its half a rank reads both ranks' gradients and writes their mean, then comes the update
+  CHECK(compute_alone(step, network) == doctest::Approx(0.1 + 1.25e8 / 2 * (3 + 7) / 1e9));
+  step.tensors[0].matrix_flops = 1e9;
+  step.matrix_flops_per_second = 1e9;
+  CHECK(compute_alone(step, network) == doctest::Approx(0.6 + 1.25e8 / 2 * (3 + 7) / 1e9));
+
+  // Over a long link a sum waits for each window of a part, and so does an idle connection
+  const double mebibyte = 1 << 20;
+  network = hosts(8, 1e9);
+  network.ranks_per_host = 2;
+  network.between.latency = 0.01;
+  network.form_replicas(2);
+  const StepModel sums = late_step(32 * mebibyte, 0.1);
+  CHECK(predict_all_reduce(network, sums, 32 * mebibyte).step == doctest::Approx(0.1 + 4 * 0.06));
+  NetworkModel plain = hosts(4, 1.0);
+  plain.between.latency = 0.05;
+  plain.derive_pair();
+  NetworkModel replicas = hosts(8, 1.0);
+  replicas.ranks_per_host = 2;
+  replicas.between.latency = 0.05;
+  replicas.form_replicas(2);
+  replicas.derive_pair();
+  CHECK(replicas.between.bandwidth == doctest::Approx(2 * plain.between.bandwidth));
+  const auto seconds = [](const NetworkModel& of, double model) {
+    const auto rounds = costs_of(*make("alternating-exp-ring", 4), of);
+    return predict_gossip(rounds, of, late_step(model, 0.002), 1e9).step;
+  };
+  plain.memory_bandwidth = replicas.memory_bandwidth = 1e18;
+  CHECK(seconds(replicas, 8e6) == doctest::Approx(seconds(plain, 4e6)).epsilon(0.001));
+}
+
 TEST_CASE("planner/predict: buckets close as training's do") {
   StepModel step;
   for (const double bytes : {10.0, 10.0, 25.0, 5.0})

@@ -11,6 +11,7 @@
 #include "comm/bucket.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
+#include "comm/replica.h"
 #include "core/autograd.h"
 #include "core/core_wait.h"
 #include "core/error.h"
@@ -41,7 +42,8 @@ void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& al
       sync.erase("topology");
     } else {
       ConfigSection section(topology, "sync.topology");
-      config.sync.topology = make_topology(section, site, config.sync.algorithm.topology);
+      config.sync.topology =
+          make_topology(section, site.replicas(), config.sync.algorithm.topology);
       config.sync.topology_name = section.resolved().value("type", "");
       sync["topology"] = section.resolved();
     }
@@ -83,7 +85,13 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   Tape tape(backend);
-  tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
+  tape.set_gradient_memory([&](Parameter& parameter) {
+    parameter.grad = Tensor(backend, parameter.shape, config.device.dtype);
+  });
+  tape.set_ready_observer([&](Parameter& parameter) {
+    times.ready.push_back(lap());
+    parameter.grad = Tensor();
+  });
   Pass pass{.backend = backend,
             .tape = &tape,
             .training = true,
@@ -133,19 +141,67 @@ double matrix_rate(const TrainConfig& config, Backend& backend) {
   return flops / std::max(seconds, 1e-9);
 }
 
+/// Memory for the model of trial passes, not more than training takes: gradients have theirs while
+/// a pass needs it. `place`: of what a replica's ranks on CPUs have once.
+void allocate_trial(const TrainConfig& config, Backend& backend,
+                    const std::function<Tensor(const Shape&, DType)>& place) {
+  const auto [dtype, compute] = std::pair{config.device.dtype, config.device.compute};
+  const bool low = is_low_precision(compute),
+             divided = low && config.sync.replica > 1 && backend.device() != DeviceType::kCpu;
+  for (Parameter* parameter : config.model->parameters()) {
+    if (!parameter->trainable) continue;
+    if (low) parameter->low = place(parameter->shape, compute);
+    if (divided && parameter->is_weight())
+      backend.fill(parameter->low, 0.01);  // there is nothing to round it from
+    else
+      parameter->value = place(parameter->shape, dtype);
+  }
+  config.model->allocate_rest(backend, dtype, compute, place);
+}
+
+/// `writes`: also what is in allocate_trial()'s places.
+void initialise_trial(const TrainConfig& config, bool writes) {
+  config.model->initialise(config.seed, {}, [&](const Parameter& parameter) {
+    const bool placed = parameter.trainable || parameter.in == Parameter::In::kBase;
+    return parameter.value && (writes || !placed);
+  });
+  if (writes) config.model->refresh_low();
+}
+
+StepModel timed_step(const TrainConfig& config, const ShapeTrace& trace, Backend& backend);
+
+/// time_passes() on all ranks, the slowest one's figures.
+StepModel time_passes(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
+                      Backend& backend, Transport& transport) {
+  StepModel step;
+  if (site.replica > 1 && backend.device() == DeviceType::kCpu) {
+    const auto replica =
+        make_shared_replica(transport, site.replica, make_process_sharing(config.sync.timeout_s),
+                            config.sync.timeout_s);
+    allocate_trial(config, backend, [&](const Shape& shape, DType dtype) {
+      return replica->allocate(backend, shape, dtype);
+    });
+    on_all_ranks(transport, [&] { initialise_trial(config, replica->place() == 0); });
+    on_all_ranks(transport, [&] { step = timed_step(config, trace, backend); });
+  } else {
+    on_all_ranks(transport, [&] { step = time_passes(config, trace, backend); });
+  }
+  agree(step, transport);
+  return step;
+}
+
 }  // namespace
 
 std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
                                   const ShapeTrace& trace, Backend& backend, Transport& transport) {
   if (!config.sync.auto_topology && !config.sync.auto_bucket) return {};
-  if (transport.size() == 1) {
+  if (site.replicas().ranks == 1) {
     apply(config, site, standard_algorithm(config), {{"type", kUsualTopology}}, kUsualBucket);
     return {};
   }
-  StepModel step;
-  on_all_ranks(transport, [&] { step = time_passes(config, trace, backend); });
-  agree(step, transport);
+  const StepModel step = time_passes(config, site, trace, backend, transport);
   MeasureSettings settings;
+  settings.replica = site.replica;
   const int local_ranks = transport.world().local_size();
   const int threads = compute_threads(config.device, local_ranks);
   const auto host =
@@ -210,10 +266,16 @@ void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::j
 }
 
 StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
-  Model& model = *config.model;
-  model.allocate(backend, config.device.dtype, config.device.compute);
-  model.initialise(config.seed);
-  model.refresh_low();
+  allocate_trial(config, backend,
+                 [&](const Shape& shape, DType dtype) { return Tensor(backend, shape, dtype); });
+  initialise_trial(config, true);
+  return timed_step(config, trace, backend);
+}
+
+namespace {
+
+/// Of a model that has memory, which it gives back.
+StepModel timed_step(const TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
   const CoreWait core_wait;
   std::vector<PassTimes> passes;
   {
@@ -228,7 +290,7 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
       passes.push_back(time_pass(config, batch, backend));
     }
   }
-  model.drop_memory();
+  config.model->drop_memory();
 
   std::ranges::sort(passes, [](const PassTimes& a, const PassTimes& b) {
     return a.forward + a.backward < b.forward + b.backward;
@@ -248,5 +310,7 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
   }
   return step;
 }
+
+}  // namespace
 
 }  // namespace starling

@@ -12,7 +12,8 @@ namespace starling {
 
 /// Settles what a config leaves to measurement (`"topology": {"type": "auto"}`, `"bucket_mb":
 /// "auto"`): times trial passes and the network on the real ranks, predicts, and takes rank 0's
-/// choice. The choice goes into the resolved config. Returns the lines to print. Collective.
+/// choice. With replicas it is between these, measured with the parts that their ranks exchange.
+/// The choice goes into the resolved config. Returns the lines to print. Collective.
 std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
                                   const ShapeTrace& trace, Backend& backend, Transport& transport);
 /// Takes what a checkpoint (`source`) says was chosen: a run continues as it began.

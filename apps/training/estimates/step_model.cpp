@@ -96,7 +96,8 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
 std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& trace,
                                    const RankLayout& site, const AlgorithmPlan& algorithm,
                                    const Topology* topology) {
-  if (site.ranks < 2 || algorithm.cost.exchanges.empty()) return std::nullopt;
+  const bool chosen = topology || algorithm.topology == TopologyKind::kNone;
+  if (site.ranks < 2 || algorithm.cost.exchanges.empty() || !chosen) return std::nullopt;
   const NetworkModel network{
       .ranks = site.ranks, .ranks_per_host = site.ranks_per_node, .direct = false};
   const StepModel step = untimed_step(config, trace);

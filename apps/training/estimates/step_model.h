@@ -12,7 +12,8 @@ namespace starling {
 /// update's products (Muon's) reach what an H200's do where `device` is cuda, else 100 GFLOP/s.
 StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace);
 /// Bytes that all ranks together send in a step, the mean, by the algorithm's plan; what a
-/// neighbour reads where it lies is sent, too. None for one rank, and where the plan does not say.
+/// neighbour reads where it lies is sent, too. None for one rank, where the plan does not say, and
+/// while the topology is not chosen.
 std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& trace,
                                    const RankLayout& site, const AlgorithmPlan& algorithm,
                                    const Topology* topology);

@@ -236,13 +236,6 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
           "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
           plan->label());
   }
-  if (settings.replica > 1 &&
-      (settings.auto_algorithm || settings.auto_topology || settings.auto_bucket))
-    sync.error(
-        "replica",
-        "is {}, and a key of sync is auto, which is measured between ranks that have a model "
-        "each; name algorithm, topology and bucket_mb",
-        settings.replica);
   for (const AlgorithmPlan* plan : settings.plans()) {
     if (settings.replica > 1 && plan->steps.asynchronous)
       sync.error("replica",
