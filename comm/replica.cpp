@@ -35,7 +35,12 @@ Replica::Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> 
   for (int place = 0; place < size; ++place) ranks_.push_back(index_ * size + place);
   others_ = ranks_;
   std::erase(others_, transport.rank());
-  const std::vector<std::string> hosts = transport.world().all_gather(sharing_->host());
+  check_replica_hosts(transport.world(), size, sharing_->host());
+  between_ = make_strided_transport(transport, size);
+}
+
+void check_replica_hosts(World& world, int size, const std::string& host) {
+  const std::vector<std::string> hosts = world.all_gather(host);
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const std::size_t first =
         rank / static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
@@ -47,7 +52,6 @@ Replica::Replica(Transport& transport, int size, std::unique_ptr<MemorySharing> 
                       size, first, rank, hosts[first].substr(0, hosts[first].find(' ')),
                       hosts[rank].substr(0, hosts[rank].find(' ')), size);
   }
-  between_ = make_strided_transport(transport, size);
 }
 
 Replica::~Replica() {

@@ -116,6 +116,9 @@ class Replica {
   std::uint32_t barriers_ = 0;
 };
 
+/// AgreedError(kUsage) if ranks of one replica are on several hosts. `host`: where this one is, as
+/// MemorySharing::host() says. Collective.
+void check_replica_hosts(World& world, int size, const std::string& host);
 /// In memory that the ranks of a host share, for CPUs. `size`: ranks of a replica, at least 2; it
 /// divides the number of ranks. AgreedError(kUsage) if a replica would be on several hosts,
 /// AgreedError(kMemory) if memory cannot be shared. Collective.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,6 +40,53 @@ double quota_of_group(const std::string& folder, bool second) {
                                              : std::numeric_limits<double>::infinity();
 }
 
+/// The number in a file; infinity if it begins with none, as "max" does.
+double number_in(const std::string& path) {
+  double number = 0.0;
+  return std::istringstream(text_in(path)) >> number ? number
+                                                     : std::numeric_limits<double>::infinity();
+}
+
+double available_in_group(const std::string& folder, bool second) {
+  const double most = number_in(folder + (second ? "/memory.max" : "/memory.limit_in_bytes")),
+               used = number_in(folder + (second ? "/memory.current" : "/memory.usage_in_bytes"));
+  if (!std::isfinite(most) || !std::isfinite(used)) return std::numeric_limits<double>::infinity();
+  double pages = 0.0;  // of files
+  std::istringstream lines(text_in(folder + "/memory.stat"));
+  std::string key;
+  for (double number = 0.0; lines >> key >> number;) {
+    if (key == (second ? "inactive_file" : "total_inactive_file")) pages = number;
+  }
+  return std::max(0.0, most - std::max(0.0, used - pages));
+}
+
+/// The least of what of(folder, second version) says of this process's groups of a controller and
+/// their ancestors.
+double least_of_groups(const std::string& groups, const std::string& root,
+                       const std::string& controller, double (*of)(const std::string&, bool)) {
+  double least = std::numeric_limits<double>::infinity();
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
+    const std::size_t first = line.find(':'), last = line.find(':', first + 1);
+    if (last == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, last - first - 1);
+    const bool second = controllers.empty();
+    if (!second && ("," + controllers + ",").find("," + controller + ",") == std::string::npos)
+      continue;
+    // Within a container the path may be as the host sees it, and only the container's own group is
+    // mounted, as the root.
+    for (std::string path = line.substr(last + 1);; path.resize(path.rfind('/'))) {
+      while (path.ends_with('/')) path.pop_back();
+      for (const std::string& mount :
+           second ? std::vector{root, root + "/unified"}
+                  : std::vector{root + "/" + controller, root + "/" + controllers})
+        least = std::min(least, of(mount + path, second));
+      if (path.empty()) break;
+    }
+  }
+  return least;
+}
+
 int allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -55,25 +103,11 @@ int within_quota(int cores, int ranks) {
 }  // namespace
 
 double cpu_quota(const std::string& groups, const std::string& root) {
-  double least = std::numeric_limits<double>::infinity();
-  std::istringstream lines(groups);
-  for (std::string line; std::getline(lines, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
-    const std::size_t first = line.find(':'), last = line.find(':', first + 1);
-    if (last == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, last - first - 1);
-    const bool second = controllers.empty();
-    if (!second && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    // Within a container the path may be as the host sees it, and only the container's own group is
-    // mounted, as the root.
-    for (std::string path = line.substr(last + 1);; path.resize(path.rfind('/'))) {
-      while (path.ends_with('/')) path.pop_back();
-      for (const std::string& mount : second ? std::vector{root, root + "/unified"}
-                                             : std::vector{root + "/cpu", root + "/" + controllers})
-        least = std::min(least, quota_of_group(mount + path, second));
-      if (path.empty()) break;
-    }
-  }
-  return least;
+  return least_of_groups(groups, root, "cpu", quota_of_group);
+}
+
+double available_in_groups(const std::string& groups, const std::string& root) {
+  return least_of_groups(groups, root, "memory", available_in_group);
 }
 
 double cpu_quota() { return cpu_quota(text_in("/proc/self/cgroup"), "/sys/fs/cgroup"); }
@@ -165,11 +199,9 @@ std::uint64_t available_bytes() {
     std::getline(file, unit);
     if (key == "MemAvailable:") available = value << 10;
   }
-  std::uint64_t most = 0, used = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> most &&
-      std::ifstream("/sys/fs/cgroup/memory.current") >> used)
-    available = std::min(available, most > used ? most - used : 0);
-  return available;
+  const double least = available_in_groups(text_in("/proc/self/cgroup"), "/sys/fs/cgroup");
+  return least < static_cast<double>(available) ? static_cast<std::uint64_t>(std::max(1.0, least))
+                                                : available;
 }
 
 }  // namespace starling

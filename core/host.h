@@ -35,9 +35,12 @@ struct ProcessState {
   int on_disk = 0;  ///< threads in state D
 };
 ProcessState process_state(int process);
-/// Memory that processes of this host, or of this container if it has a limit, can still take, in
-/// bytes; 0: unknown.
+/// Memory that processes of this host, or of a container or batch system that limits it, can still
+/// take, in bytes; 0: unknown.
 std::uint64_t available_bytes();
+/// The same by this process's control groups alone, with arguments as cpu_quota()'s; infinity
+/// without a limit. What a file's pages take counts as free where it has not been used lately.
+double available_in_groups(const std::string& groups, const std::string& root);
 /// Largest resident set of this process so far, in bytes.
 std::uint64_t peak_resident_bytes();
 

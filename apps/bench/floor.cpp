@@ -17,7 +17,7 @@
 
 #include "apps/training/config/train_config.h"
 #include "apps/training/estimates/floor.h"
-#include "apps/training/estimates/report.h"
+#include "apps/training/estimates/memory.h"
 #include "core/console.h"
 
 namespace starling {

@@ -23,6 +23,7 @@
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/config/plugins.h"
 #include "apps/training/device/device.h"
+#include "apps/training/estimates/memory.h"
 #include "apps/training/estimates/report.h"
 #include "apps/training/evaluate_model.h"
 #include "apps/training/joining.h"
@@ -40,6 +41,7 @@
 #include "apps/training/world_check.h"
 #include "comm/agreement.h"
 #include "comm/mpi/launcher.h"
+#include "comm/replica.h"
 #include "comm/shared/memory_sharing.h"
 #include "comm/transports/staged.h"
 #include "core/backend.h"
@@ -420,6 +422,9 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
     trace = trace_shapes(config);
   });
   agree_on_config(*transport, config.resolved);
+  if (site.replica > 1)
+    check_replica_hosts(*transport, site.replica,
+                        make_process_sharing(config.sync.timeout_s)->host());
   if (options.dry_run) {
     on_all_ranks(*transport, [&] {
       if (config.data.dataset->countable()) open_data(options, config, site);

@@ -1,5 +1,7 @@
 #include "apps/training/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -17,6 +19,7 @@
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/config/model_metadata.h"
 #include "apps/training/device/device.h"
+#include "apps/training/estimates/memory.h"
 #include "apps/training/estimates/step_model.h"
 #include "apps/training/host_numbers.h"
 #include "apps/training/state/data_contents.h"
@@ -80,8 +83,10 @@ class BucketReads final : public ParameterReads {
 
 }  // namespace
 
+// What the device gave until it had no more is what there is.
 Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
-                 Backend& backend, Transport& transport, const SafetensorsFile* in_memory)
+                 Backend& backend, Transport& transport,
+                 const SafetensorsFile* in_memory) try
     : config_(config),
       length_(run_length(config, site)),
       backend_(backend),
@@ -146,9 +151,17 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       resident_bytes_ += bucket.parameters.bytes();  // at most: all gradients at once
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const Part of = part(k);
-    part_traffic_.push_back(
-        step_traffic(config, trace, site.replicas(), of.algorithm, of.topology));
+    const auto traffic = step_traffic(config, trace, site.replicas(), of.algorithm, of.topology);
+    part_traffic_.push_back(traffic ? std::optional(traffic->all) : std::nullopt);
   }
+} catch (const AgreedError&) {
+  throw;
+} catch (const Error& error) {
+  if (error.code() != ExitCode::kMemory) throw;
+  const auto others = what_fits(config, site, static_cast<double>(backend.memory_stats().reserved));
+  fail(ExitCode::kMemory, error.parts().component, {}, "{}; {}", error.message(),
+       others.empty() ? "no other recompute or replica fits"
+                      : fmt::format("{}", fmt::join(others, "; ")));
 }
 
 Trainer::~Trainer() = default;
@@ -824,8 +837,11 @@ bool Trainer::step() {
         static_cast<double>(activation_bytes_) / static_cast<double>(config_.length.batch_size);
     const auto fits = static_cast<std::int64_t>(
         0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
-    const bool could_recompute =
-        config_.device.recompute != Recompute::kBlock && config_.model->has_blocks();
+    const RankLayout site{transport_.size(), transport_.world().local_size(), replica_size()};
+    std::vector<std::string> others = what_fits(config_, site, 0.95 * capacity);
+    if (others.empty() && config_.device.recompute != Recompute::kBlock &&
+        config_.model->has_blocks())
+      others.emplace_back("\"recompute\": \"block\" takes less memory");
     fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1},
          "{}; step {} with batch_size {}: {}{}", error.message(), step_ + 1,
          config_.length.batch_size,
@@ -833,7 +849,7 @@ bool Trainer::step() {
              ? fmt::format("a batch_size of about {} would fit",
                            std::min(fits, config_.length.batch_size - 1))
              : "not even a batch_size of 1 would fit, so the model is too large for this device",
-         could_recompute ? "; \"recompute\": \"block\" takes less memory" : "");
+         others.empty() ? "" : fmt::format("; {}", fmt::join(others, "; ")));
   }
 }
 

@@ -5,11 +5,12 @@
 #include <tuple>
 
 #include "apps/training/config/plugins.h"
-#include "apps/training/estimates/report.h"
+#include "apps/training/estimates/memory.h"
 #include "apps/training/training_run.h"
 #include "core/forwarding_backend.h"
 #include "kernels/open_backend.h"
 #include "tests/apps/trainer_run.h"
+#include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -80,7 +81,7 @@ TEST_CASE(
   const std::string message = message_of_run(256, kCapacity);
   CHECK(test::contains(message, "[memory] "));
   CHECK(test::contains(message, "are free; step 1 with batch_size 256: "));
-  CHECK(test::contains(message, "; \"recompute\": \"block\" takes less memory"));
+  CHECK(test::contains(message, "; \"recompute\": \"block\" takes "));
   const std::string words = "a batch_size of about ";
   const auto at = message.find(words);
   REQUIRE(at != std::string::npos);
@@ -124,6 +125,41 @@ TEST_CASE(
   CHECK(more - least > 0.9 * all);
   CHECK(std::get<1>(of(R"({"sync": {"algorithm": "allreduce"}})", 2)) == all);
   CHECK(std::get<1>(of(R"({"clip_norm": 1.0})")) == all);
+}
+
+TEST_CASE(
+    "trainer/memory: where a rank cannot have a model of its own, the replica that fits is named") {
+  register_builtins();
+  const nlohmann::json json{
+      {"model", {{"type", "mlp"}, {"hidden", std::vector<int>(12, 256)}}},
+      {"data", {{"type", "synthetic"}, {"image_size", 8}, {"limit", 64}}},
+      {"batch_size", 2},
+      {"steps", 1},
+      {"optimizer", {{"type", "adamw"}, {"lr", 0.001}}},
+      {"sync", {{"topology", {{"type", "one-peer-exp"}}}, {"bucket_mb", 0.25}}}};
+  FakeWorld world(4);
+  world.run([&](Transport& transport) {
+    const RankLayout site{4, 4};
+    TrainConfig config = read_train_config(json, "test", site);
+    const ShapeTrace trace = trace_shapes(config);
+    const auto needed = [&](int replica) {
+      return memory_need(config, {4, 4, replica}, trace).total();
+    };
+    const auto cpu = open_backend(DeviceType::kCpu, 1);
+    const auto message = [&](double capacity) {
+      SmallDevice device(*cpu, static_cast<std::size_t>(capacity));
+      return test::error_text(ExitCode::kMemory, [&] {
+        const Trainer trainer(config, site, trace, device, transport);
+      });
+    };
+    CHECK(needed(4) < needed(2));
+    CHECK(test::contains(message(needed(2)),
+                         "are free; \"sync.replica\": 2 takes " + size_text(needed(2))));
+    CHECK(test::contains(message(needed(4)), "; \"sync.replica\": 4 takes "));
+    CHECK(test::contains(message(needed(4) - 1.0), "; no other recompute or replica fits"));
+    config.model.reset();
+    config.task.reset();
+  });
 }
 
 TEST_CASE("trainer/memory: where not even one sample fits, that is said") {

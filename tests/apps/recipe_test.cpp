@@ -23,6 +23,7 @@
 
 #include "apps/inference/model_file.h"
 #include "apps/training/config/plugins.h"
+#include "apps/training/estimates/memory.h"
 #include "apps/training/estimates/report.h"
 #include "apps/training/state/init_file.h"
 #include "apps/training/training_run.h"

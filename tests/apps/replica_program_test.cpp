@@ -143,8 +143,11 @@ TEST_CASE("replica: what does not go is refused by its key, a dry run tells the 
 )table",
                "run.json --output out");
   program.play(R"table(
-0 4 | a dry run | ^memory of a host's 4 ranks by sync.replica: 1 .*, 2 .*, 4 | run.json --dry-run | sync.replica=2
-0 4 | and of the batch | ^of this host .* are free: batch_size fits up to [0-9] | run.json --dry-run | sync.replica=2
+0 4 | a dry run | ^memory of a rank \(of this host's 4\) with sync.replica 4: 2.4 MiB \(9.6 MiB\)$ | run.json --dry-run | sync.replica=2
+0 4 | its bytes | ^exchanges: a rank sends 290.5 KiB to other replicas in a step, and reads 290.5 KiB of its own's gradients where they lie; 0 B leave a host, 2.3 MiB go inside it$ | run.json --dry-run | sync.replica=2
+0 4 | and of the batch | ^of this host .* are free: batch_size fits up to [0-9]+$ | run.json --dry-run | sync.replica=2
+0 4 | of one that fits by nothing | are free: batch_size fits up to [0-9]+; no other recompute or replica fits$ | run.json --dry-run | model.hidden=[30000, 200000]
+0 1 | of one rank | memory of a rank: recompute none 8.7 MiB, cheap 8.7 MiB, block 7.5 MiB$ | run.json --dry-run | model={"type":"resnet20"} | data.image_size=8
 )table");
 }
 

@@ -11,7 +11,7 @@
 
 #include "apps/training/config/habits.h"
 #include "apps/training/config/plugins.h"
-#include "apps/training/estimates/report.h"
+#include "apps/training/estimates/memory.h"
 #include "examples/plugin/slow_average.h"
 #include "tests/apps/program.h"
 #include "tests/apps/trainer_run.h"

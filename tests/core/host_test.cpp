@@ -51,3 +51,33 @@ TEST_CASE(
   CHECK(usable_cores() >= 1);
   CHECK(cores_of_rank(1000) >= 0);
 }
+
+TEST_CASE(
+    "core/host: free memory is the least that a process's groups leave, in both versions; pages of "
+    "files that nobody uses are free") {
+  const test::Folder folder;
+  const auto group = [&](const std::string& path, const std::string& file,
+                         const std::string& text) {
+    std::filesystem::create_directories(folder / path);
+    folder.write(path + "/" + file, text);
+  };
+  group("two/job", "memory.max", "1000\n");
+  group("two/job", "memory.current", "700\n");
+  group("two/job", "memory.stat", "anon 400\nfile 300\ninactive_file 200\nactive_file 100\n");
+  group("two/job/step", "memory.max", "max\n");
+  group("two/job/step", "memory.current", "600\n");
+  group("two/full", "memory.max", "1000\n");
+  group("two/full", "memory.current", "1200\n");
+  group("one/memory/job", "memory.limit_in_bytes", "5000\n");
+  group("one/memory/job", "memory.usage_in_bytes", "4000\n");
+  group("one/memory/job", "memory.stat", "inactive_file 1\ntotal_inactive_file 1500\n");
+  const auto free = [&](const std::string& groups, const std::string& root) {
+    return available_in_groups(groups, folder / root);
+  };
+  CHECK(free("0::/job/step\n", "two") == 500);
+  CHECK(free("0::/full\n", "two") == 0);
+  CHECK(std::isinf(free("0::/\n", "two")));
+  CHECK(free("3:cpuset:/job\n4:memory:/job\n0::/\n", "one") == 2500);
+  CHECK(std::isinf(free("4:cpu:/job\n", "one")));
+  CHECK(available_bytes() > 0);
+}

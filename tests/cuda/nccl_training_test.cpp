@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/training/estimates/report.h"
+#include "apps/training/estimates/memory.h"
 #include "comm/shared/peer_transport.h"
 #include "comm/transports/staged.h"
 #include "core/error.h"
@@ -433,18 +433,21 @@ TEST_CASE("nccl/training: the dry run knows the memory of ranks that are one rep
   // of layers whose buckets are about the pool's size classes
   register_builtins();
   for (const auto& [size, precision] : {std::pair{2, "fp32"}, {4, "bf16"}}) {
-    const json config =
-        with(graph_config(4),
-             {{"model", {{"layers", json::parse(R"([{"type": "flatten"},
+    const json config = with(
+        graph_config(4), {{"model", {{"layers", json::parse(R"([{"type": "flatten"},
             {"type": "linear", "out_features": 1016}, {"type": "relu"},
             {"type": "linear", "out_features": 1016}, {"type": "relu"},
             {"type": "linear", "out_features": 1016}, {"type": "relu"},
             {"type": "linear", "out_features": 4}])")}}},
-              {"precision", precision},
-              {"device", "cuda"},
-              {"cuda_graphs", false},
-              {"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}},
-              {"sync", {{"algorithm", "allreduce"}, {"bucket_mb", 4.0}, {"replica", size}}}});
+                          {"precision", precision},
+                          {"device", "cuda"},
+                          {"cuda_graphs", false},
+                          {"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}},
+                          {"sync",
+                           {{"algorithm", "allreduce"},
+                            {"bucket_mb", 4.0},
+                            {"replica", size},
+                            {"transport", "nccl"}}}});
     NcclWorld world(4);
     const test::Folder folder;
     world.run_ranks([&](int rank) {

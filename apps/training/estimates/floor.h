@@ -15,12 +15,13 @@
 
 namespace starling {
 
-/// Rates that no program on a device exceeds: of a large copy and a large matrix product.
+/// What no program on a device exceeds: rates of a large copy and a large matrix product, memory.
 struct Ceilings {
   std::string_view device;        ///< a word of its name
   double bytes_per_second = 0.0;  ///< read and written
   double low_flops = 0.0;         ///< bf16 and fp16 with fp32 sums
   double fp32_flops = 0.0, tf32_flops = 0.0, fp64_flops = 0.0;
+  double memory = 0.0;  ///< bytes, as CUDA tells them
 
   double flops(DType compute, bool tf32) const;
 };
@@ -28,8 +29,8 @@ struct Ceilings {
 /// Copy and bf16 as measured; tf32 half of bf16, fp32 and fp64 from the public specifications. The
 /// first is taken where no device is asked.
 inline constexpr Ceilings kCeilings[] = {
-    {"H200", 4.3e12, 790e12, 67e12, 395e12, 67e12},
-    {"H100", 3.0e12, 798e12, 67e12, 399e12, 67e12},
+    {"H200", 4.3e12, 790e12, 67e12, 395e12, 67e12, 150.1e9},
+    {"H100", 3.0e12, 798e12, 67e12, 399e12, 67e12, 84.9e9},
 };
 
 /// Ceilings of the device of this name, or of a description that begins with it. Other boards of

@@ -1,7 +1,6 @@
 #include "apps/training/estimates/report.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,28 +8,19 @@
 #include <regex>
 #include <sstream>
 
-#include "apps/data/image_collate.h"
-#include "apps/data/picture_pool.h"
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/estimates/floor.h"
+#include "apps/training/estimates/memory.h"
 #include "apps/training/estimates/step_model.h"
 #include "apps/training/estimates/token_rates.h"
-#include "apps/training/tasks/metric.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 #include "comm/growth.h"
-#include "core/host.h"
-#include "core/operations/pointwise.h"
-#include "core/operations/updates.h"
 #include "core/text.h"
 #include "kernels/optimizer.h"
 
 namespace starling {
 namespace {
-
-double host_bytes(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
-  return site.ranks_per_node * memory_need(config, site, trace).total();
-}
 
 std::string topology_text(const TrainConfig& config, const SyncPhase& part,
                           const RankLayout& site) {
@@ -68,76 +58,6 @@ std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankL
                             : part.algorithm.label();
   return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(),
                      topology_text(config, part, site));
-}
-
-/// Receive buffers that a bucket needs: the most of any round and rank.
-std::size_t receive_buffers(const Topology* topology, const RankLayout& site) {
-  if (site.ranks == 1) return 0;
-  if (!topology) return 1;
-  const int ranks = std::min(topology->ranks(), 64);
-  std::size_t most = 0;
-  const std::int64_t rounds = topology->period() > 0 ? topology->period() : 16;
-  for (std::int64_t k = 0; k < rounds; ++k) {
-    const Round round = topology->round(k);
-    for (int rank = 0; rank < ranks; ++rank)
-      most = std::max(most, plan_exchange(round, rank).received());
-  }
-  return most;
-}
-
-std::string memory_text(const MemoryNeed& need) {
-  std::vector<std::string> parts;
-  for (const auto& [name, bytes] : need.parts()) {
-    if (bytes > 0.0) parts.push_back(size_text(bytes) + " " + name);
-  }
-  return fmt::format("memory a rank: {}; {} in all\n", fmt::join(parts, ", "),
-                     size_text(need.total()));
-}
-
-/// What activations take with each value of `recompute`; empty if the model has no blocks.
-std::string recompute_text(const TrainConfig& config) {
-  if (!config.model->has_blocks()) return {};
-  std::vector<std::string> parts;
-  for (const auto& [name, mode] : {std::pair{"none", Recompute::kNone},
-                                   {"cheap", Recompute::kCheap},
-                                   {"block", Recompute::kBlock}}) {
-    PassShape shape = config.pass_shape();
-    shape.recompute = mode;
-    const ShapeTrace trace =
-        trace_shapes(*config.task, *config.model, shape, config.optimizer.allow_unused);
-    parts.push_back(
-        fmt::format("{} {}", name, size_text(static_cast<double>(trace.activation_bytes))));
-  }
-  return fmt::format("activations by recompute: {}\n", fmt::join(parts, ", "));
-}
-
-/// Memory with each `sync.replica`, and the largest batch that fits with this one.
-std::string host_memory_text(const TrainConfig& config, const RankLayout& site,
-                             const ShapeTrace& trace) {
-  const bool gpus = config.device.type == "cuda";
-  std::string text;
-  if (site.ranks_per_node > 1) {
-    std::vector<std::string> parts;
-    for (const int replica : replica_sizes(site)) {
-      const RankLayout with{site.ranks, site.ranks_per_node, replica};
-      const double bytes =
-          gpus ? memory_need(config, with, trace).total() : host_bytes(config, with, trace);
-      parts.push_back(fmt::format("{} {}", replica, size_text(bytes)));
-    }
-    text += fmt::format("memory of a {} by sync.replica: {}\n",
-                        gpus ? "rank" : "host's " + counted(site.ranks_per_node, "rank"),
-                        fmt::join(parts, ", "));
-  }
-  if (gpus) return text;
-  const auto available = static_cast<double>(available_bytes());
-  const MemoryNeed need = memory_need(config, site, trace);
-  const double of_batch = need.activations + need.batches;
-  const double room = available / site.ranks_per_node - (need.total() - of_batch);
-  if (available > 0.0 && of_batch > 0.0)
-    text += fmt::format(
-        "of this host {} are free: batch_size fits up to {:.0f}\n", size_text(available),
-        std::max(0.0, std::floor(static_cast<double>(config.length.batch_size) * room / of_batch)));
-  return text;
 }
 
 /// How many samples `data.cache` keeps, and in how much of the host's memory.
@@ -223,13 +143,48 @@ std::string parameters_text(const Model& model) {
                      frozen > 0 ? fmt::format(" and {} frozen ones", frozen) : "");
 }
 
-/// What a rank sends in a step, the mean over ranks and steps; nothing where that is not known.
-std::optional<double> sent_by_rank(const TrainConfig& config, const RankLayout& site,
-                                   const ShapeTrace& trace) {
+/// Bytes of a rank in a step, the mean over ranks and steps, and of a host.
+struct RankTraffic {
+  double sent = 0.0;                         ///< to other replicas, or ranks
+  double gradients = 0.0, parameters = 0.0;  ///< that it gets from its replica's ranks
+  double out_of_host = 0.0, inside_host = 0.0;
+};
+
+/// Nothing where it is not known.
+std::optional<RankTraffic> rank_traffic(const TrainConfig& config, const RankLayout& site,
+                                        const ShapeTrace& trace) {
   const RankLayout replicas = site.replicas();
-  const auto all =
+  const auto between =
       step_traffic(config, trace, replicas, config.sync.algorithm, config.sync.topology.get());
-  return all ? std::optional(*all / site.ranks) : std::nullopt;
+  if (!between && replicas.ranks > 1) return std::nullopt;
+  RankTraffic of;
+  if (between) of.sent = between->all / site.ranks, of.out_of_host = between->out_of_host;
+  double elements = 0.0;
+  for (const BucketLayout& bucket : plan_buckets(config, trace).buckets)
+    elements += static_cast<double>(bucket.elements);
+  const double others = elements * (1.0 - 1.0 / site.replica);
+  of.gradients = others * static_cast<double>(size_of(config.device.dtype));
+  if (config.device.type == "cuda")
+    of.parameters = others * static_cast<double>(size_of(config.device.compute));
+  of.inside_host = std::max(
+      0.0, site.ranks_per_node * (of.sent + of.gradients + of.parameters) - of.out_of_host);
+  return of;
+}
+
+std::string exchanges_text(const TrainConfig& config, const RankLayout& site,
+                           const ShapeTrace& trace) {
+  const auto of = rank_traffic(config, site, trace);
+  if (!of || site.ranks == 1) return {};
+  std::string text = fmt::format("exchanges: a rank sends {}{} in a step", size_text(of->sent),
+                                 site.replica > 1 ? " to other replicas" : "");
+  if (site.replica > 1 && config.device.type == "cuda")
+    text += fmt::format(", {} of gradients and {} of parameters to its own",
+                        size_text(of->gradients), size_text(of->parameters));
+  else if (site.replica > 1)
+    text += fmt::format(", and reads {} of its own's gradients where they lie",
+                        size_text(of->gradients));
+  return text + fmt::format("; {} leave a host, {} go inside it\n", size_text(of->out_of_host),
+                            size_text(of->inside_host));
 }
 
 /// The parameters of each of optimizer.groups; numbers in names are `*`, and how many are so.
@@ -262,52 +217,6 @@ std::string groups_text(const TrainConfig& config) {
   return "optimizer.groups:\n" + text;
 }
 
-/// Whether a bucket's update, in the backward pass, gives its gradients' memory to the next one.
-bool gradients_pass(const TrainConfig& config, int ranks) {
-  const auto gives = [&](const AlgorithmPlan& plan) {
-    const auto& exchanges = plan.cost.exchanges;
-    return !exchanges.empty() && std::ranges::none_of(exchanges, [&](const auto& e) {
-      const bool alone = ranks == 1 && e.hidden > 0;  // nothing to wait for
-      return (e.what == PlannedExchange::kGradients && !alone) ||
-             e.what == PlannedExchange::kGradientChunks;
-    });
-  };
-  bool result = config.device.type != "cuda" && config.sync.in_backward &&
-                config.length.accumulate == 1 &&
-                (config.optimizer.clip.norm == 0.0 || config.optimizer.clip.per_bucket);
-  for (std::size_t k = 0; k < config.sync.phases(); ++k)
-    result = result && gives(config.sync.phase(k).algorithm);
-  return result;
-}
-
-/// What stays of complete buckets when another begins, for the other ranks of a replica to read:
-/// the last one, or that only if the other is the next (InReplica::make_room()).
-enum class Waiting : std::uint8_t { kNone, kLast, kLastInOrder };
-
-/// The most elements of buckets whose gradients are there at once, if so.
-double passing_elements(const BucketPlan& plan, const ShapeTrace& trace, Waiting waiting) {
-  std::vector<std::size_t> missing;
-  for (const BucketLayout& bucket : plan.buckets) missing.push_back(bucket.slots.size());
-  std::vector<bool> held(plan.buckets.size());
-  double now = 0.0, most = 0.0;
-  std::size_t ready = 0, done = 0, freed = 0;
-  const auto bucket_of = [&](const Parameter* parameter) {
-    return static_cast<std::size_t>(plan.bucket_of[static_cast<std::size_t>(parameter->index)]);
-  };
-  for (const ShapeTrace::Begun& begun : trace.begun) {
-    for (; ready < begun.ready; ++ready) --missing[bucket_of(trace.ready_order[ready])];
-    while (done < missing.size() && missing[done] == 0) ++done;
-    const std::size_t b = bucket_of(begun.parameter);
-    const bool one = waiting == Waiting::kLast || (waiting == Waiting::kLastInOrder && b == done);
-    for (; freed + (one ? 1 : 0) < done && !held[b]; ++freed)
-      now -= static_cast<double>(plan.buckets[freed].elements);
-    if (!held[b]) now += static_cast<double>(plan.buckets[b].elements);
-    held[b] = true;
-    most = std::max(most, now);
-  }
-  return most;
-}
-
 /// How many are there at the end, the one that comes then included.
 int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
   const RunLength length = run_length(config, site);
@@ -320,38 +229,6 @@ double file_bytes(std::int64_t elements, DType dtype) {
 }
 
 }  // namespace
-
-std::vector<std::pair<std::string, double>> MemoryNeed::parts() const {
-  return {{"parameters", parameters},
-          {"frozen parameters", frozen},
-          {"gradients", gradients},
-          {"optimizer state", states},
-          {"receive buffers", receive},
-          {"low-precision parameters", low},
-          {"moving averages", average},
-          {"algorithm state", sync},
-          {"activations", activations},
-          {"batches", batches},
-          {"tests", tests},
-          {"cached samples", cache}};
-}
-
-double MemoryNeed::total() const {
-  double sum = 0.0;
-  for (const auto& [name, bytes] : parts()) sum += bytes;
-  return sum;
-}
-
-std::string size_text(double bytes) {
-  const char* unit = "B";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (bytes < 1024.0) break;
-    bytes /= 1024.0;
-    unit = next;
-  }
-  return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes))
-                        : fmt::format("{:.1f} {}", bytes, unit);
-}
 
 std::string run_headline(const TrainConfig& config, const RankLayout& site,
                          const ShapeTrace& trace) {
@@ -422,32 +299,11 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site,
   out += groups_text(config);
   out += fmt::format("buckets: {}, of {} at most\n", plan.buckets.size(),
                      size_text(largest * static_cast<double>(size_of(config.device.dtype))));
-  if (const auto sent = sent_by_rank(config, site, trace))
-    out += fmt::format("exchanges: a rank sends {} in a step\n", size_text(*sent));
+  out += exchanges_text(config, site, trace);
   out += disk_text(config, site, trace);
-  out += recompute_text(config);
-  out += host_memory_text(config, site, trace);
+  out += memory_by_keys_text(config, site, trace);
+  out += batch_text(config, site, trace);
   return out + memory_text(memory_need(config, site, trace));
-}
-
-std::string memory_warning(const TrainConfig& config, const RankLayout& site,
-                           const ShapeTrace& trace) {
-  const auto available = static_cast<double>(available_bytes());
-  const double needed = host_bytes(config, site, trace);
-  if (config.device.type == "cuda" || available == 0.0 || needed <= available) return {};
-  std::vector<std::string> less;
-  for (const int replica : replica_sizes(site)) {
-    const double bytes = host_bytes(config, {site.ranks, site.ranks_per_node, replica}, trace);
-    if (replica <= site.replica || bytes > available) continue;
-    less.push_back(fmt::format("\"sync.replica\": {} takes {}", replica, size_text(bytes)));
-    break;
-  }
-  if (config.device.recompute != Recompute::kBlock && config.model->has_blocks())
-    less.emplace_back("\"recompute\": \"block\" takes less");
-  if (config.length.batch_size > 1) less.emplace_back("a smaller batch_size, too");
-  return fmt::format("{} of this host need some {}, of which {} are free{}{}",
-                     counted(site.ranks_per_node, "rank"), size_text(needed), size_text(available),
-                     less.empty() ? "" : ": ", fmt::join(less, "; "));
 }
 
 std::string dry_run_json(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
@@ -471,6 +327,7 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
         name, [](char c) { return c == ' ' || c == '-'; }, '_');
     memory[name] = whole(bytes);
   }
+  const RankTraffic traffic = rank_traffic(config, site, trace).value_or(RankTraffic());
   const DiskNeed disk = disk_need(config, site, trace);
   nlohmann::json text = nlohmann::json::array();
   std::istringstream lines(dry_run_report(config, site, trace, network));
@@ -481,7 +338,10 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
       {"ranks_per_host", site.ranks_per_node},
       {"parameters", config.model->parameter_count()},
       {"frozen_parameters", config.model->frozen_count()},
-      {"bytes_sent_in_a_step", whole(sent_by_rank(config, site, trace).value_or(0.0))},
+      {"bytes_sent_in_a_step", whole(traffic.sent)},
+      {"bytes_inside_a_replica_in_a_step", whole(traffic.gradients + traffic.parameters)},
+      {"bytes_inside_a_host_in_a_step", whole(traffic.inside_host)},
+      {"bytes_out_of_a_host_in_a_step", whole(traffic.out_of_host)},
       {"train_samples", config.data.info.train_samples},
       {"test_samples", config.data.info.test_samples},
       {"updates_per_epoch", length.steps_per_epoch},
@@ -497,135 +357,6 @@ std::string dry_run_json(const TrainConfig& config, const RankLayout& site, cons
         {"while_writing", whole(disk.most)}}},
       {"text", std::move(text)}};
   return all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-MemoryNeed memory_need(const TrainConfig& config, const RankLayout& of_ranks,
-                       const ShapeTrace& trace) {
-  // A replica counts as one rank, and each of its ranks has a share; on GPUs layers' own is whole.
-  const RankLayout site = of_ranks.replicas();
-  const bool replicas = of_ranks.replica > 1;
-  const double share = 1.0 / of_ranks.replica;
-  const bool on_gpu = config.device.type == "cuda", low = is_low_precision(config.device.compute),
-             pass = gradients_pass(config, site.ranks);
-  // Bytes of a number: of parameters, and of what layers compute with
-  const auto wide = static_cast<double>(size_of(config.device.dtype)),
-             compute = low ? static_cast<double>(size_of(config.device.compute)) : wide;
-  const OptimizerRule& rule = *config.optimizer.rule;
-  const BucketPlan plan = plan_buckets(config, trace);
-  double elements = 0.0, largest = 0.0;
-  for (const BucketLayout& bucket : plan.buckets) {
-    elements += static_cast<double>(bucket.elements);
-    largest = std::max(largest, static_cast<double>(bucket.elements));
-  }
-  const double flat = elements * wide;
-  MemoryNeed need;
-  need.parameters = need.gradients = flat;
-  if (pass || (replicas && config.length.accumulate == 1))
-    need.gradients = passing_elements(plan, trace,
-                                      !replicas ? Waiting::kNone
-                                      : on_gpu  ? Waiting::kLast
-                                                : Waiting::kLastInOrder) *
-                     wide;
-  if (replicas) {  // and the mean of a part: of all buckets, of one, or in its place
-    largest *= flat / elements;
-    if (on_gpu) {
-      need.gradients += share * flat;
-      need.receive += largest;  // the others' gradients of a part, to be added up
-    } else {
-      const bool in_place = static_cast<std::size_t>(of_ranks.replica) <= WeightedSum().in.size();
-      need.gradients += share * (!pass ? flat : in_place ? 0.0 : largest);
-    }
-  }
-  double states = 0.0, tables = 0.0;  // bytes of states; of updates' tables
-  std::int64_t workspace = 0;
-  for (const BucketLayout& bucket : plan.buckets) {
-    std::vector<LayerExtent> layers;
-    for (const BucketSlot& slot : bucket.slots) {
-      layers.push_back(layer_of(slot));
-      states += static_cast<double>(state_elements_of(rule, layers.back())) * wide;
-      if (rule.facts().measures_layers)
-        tables += static_cast<double>(update_layer_bytes(layers.back().elements));
-    }
-    workspace = std::max(workspace, rule.workspace(layers));
-  }
-  states *= static_cast<double>(rule.facts().states.size());
-  need.states = states + tables + static_cast<double>(workspace) * wide;
-  need.low = low ? elements * compute : 0.0;
-  for (const Parameter* parameter : config.model->parameters()) {
-    if (parameter->trainable) continue;
-    const bool base = parameter->in == Parameter::In::kBase;
-    const double each =
-        low && base && parameter->is_weight() ? compute : wide + (low ? compute : 0.0);
-    need.frozen += static_cast<double>(parameter->shape.elements()) * each /
-                   (base && !on_gpu ? of_ranks.ranks_per_node : 1);
-  }
-  for (int copy = (config.state.ema ? 1 : 0) + (config.state.lookahead ? 1 : 0); copy > 0; --copy) {
-    need.average += flat;
-    for (const ModelBuffer* buffer : config.model->buffers()) {
-      if (is_floating(buffer->dtype))
-        need.average += static_cast<double>(buffer->shape.elements()) * wide;
-    }
-  }
-  double most_received = 0.0;
-  for (std::size_t k = 0; k < config.sync.phases(); ++k) {  // the most of any
-    const SyncPhase& part = config.sync.phase(k);
-    const AlgorithmPlan& algorithm = part.algorithm;
-    double sync = flat * algorithm.scratch, parameters = flat;
-    for (const KeptState& state : algorithm.states) {
-      if (state.numbers > 0) continue;  // a few
-      sync += elements * static_cast<double>(state.copies_on(part.topology.get(), 0)) *
-              static_cast<double>(size_of(state.dtype.value_or(config.device.dtype)));
-    }
-    const double in_place =
-        flat * static_cast<double>(algorithm.messages.gathers
-                                       ? static_cast<std::size_t>(site.ranks - 1)
-                                       : receive_buffers(part.topology.get(), site));
-    const double tensors =
-        algorithm.messages.mixed + (algorithm.messages.mixes_states ? states / flat : 0.0);
-    double receive = in_place * tensors;
-    if (part.topology && config.sync.transport.reads_parameters && !replicas &&
-        !algorithm.messages.always && site.ranks_per_node > 1) {
-      parameters *= 2.0;  // two buffers, as neighbours read them in shared memory
-      // On GPUs group sums need a buffer as well.
-      if (!on_gpu && site.ranks_per_node == site.ranks) receive -= in_place;
-    }
-    need.sync = std::max(need.sync, sync);
-    most_received = std::max(most_received, receive);
-    need.parameters = std::max(need.parameters, parameters);
-  }
-  for (double* kept : {&need.states, &need.average, &need.sync}) *kept *= share;
-  need.receive += share * most_received;
-  if (!on_gpu) {
-    need.parameters *= share, need.low *= share;
-  } else if (replicas && low) {  // divided buckets
-    need.parameters *= share;
-    for (const BucketLayout& bucket : plan.buckets) {
-      for (const VectorRange& range : vectors_of(bucket))
-        need.parameters += static_cast<double>(range.elements) * wide;
-    }
-  }
-  need.activations = static_cast<double>(trace.activation_bytes);
-  for (const TensorInfo& tensor : config.data.info.tensors) {
-    if (tensor.shape.rank() == 0) continue;  // a number a sample
-    const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
-    const auto numbers = static_cast<double>(config.length.batch_size * tensor.shape.elements());
-    need.batches += 3.0 * numbers * element;
-    // A device makes them of bytes, in three slots and in the place that graphs take them from; of
-    // pictures first a batch of images; where images are changed, with two batches more.
-    if (tensor.pixels && on_gpu) {
-      const bool pictures = images_of(config.data.info).pictures.has_value();
-      const double slots = config.device.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
-      need.batches += (pictures ? slots * PicturePool::kRoom + 1.0 : slots) * numbers;
-      if (steps_of(config.data.augment, pictures) > 0) need.batches += 2.0 * numbers;
-    }
-  }
-  if (counts_confusions(config.data.info, *config.model))
-    need.tests = ConfusionCounter::bytes(config.data.info.test_samples);
-  if (config.data.cache && !on_gpu)
-    need.cache = static_cast<double>(
-        plan_cache(config.data.info, config.data.cache->limit_bytes(), of_ranks.ranks_per_node)
-            .bytes());
-  return need;
 }
 
 DiskNeed disk_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {

@@ -93,9 +93,9 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
   return step;
 }
 
-std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& trace,
-                                   const RankLayout& site, const AlgorithmPlan& algorithm,
-                                   const Topology* topology) {
+std::optional<StepTraffic> step_traffic(const TrainConfig& config, const ShapeTrace& trace,
+                                        const RankLayout& site, const AlgorithmPlan& algorithm,
+                                        const Topology* topology) {
   const bool chosen = topology || algorithm.topology == TopologyKind::kNone;
   if (site.ranks < 2 || algorithm.cost.exchanges.empty() || !chosen) return std::nullopt;
   const NetworkModel network{
@@ -104,7 +104,8 @@ std::optional<double> step_traffic(const TrainConfig& config, const ShapeTrace& 
   std::vector<RoundCost> rounds;
   if (topology)
     rounds = costs_of(*topology, network, step.gossip_whole || algorithm.messages.wire < 1.0);
-  return site.ranks * predict(algorithm, rounds, network, step, config.sync.bucket_bytes).sent;
+  const Prediction of = predict(algorithm, rounds, network, step, config.sync.bucket_bytes);
+  return StepTraffic{site.ranks * of.sent, of.between_hosts};
 }
 
 std::string outer_steps_text(const TrainConfig& config, const RankLayout& site,
