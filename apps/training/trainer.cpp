@@ -85,8 +85,7 @@ class BucketReads final : public ParameterReads {
 
 // What the device gave until it had no more is what there is.
 Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace,
-                 Backend& backend, Transport& transport,
-                 const SafetensorsFile* in_memory) try
+                 Backend& backend, Transport& transport, const SafetensorsFile* in_memory) try
     : config_(config),
       length_(run_length(config, site)),
       backend_(backend),
