@@ -401,7 +401,7 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   return advice;
 }
 
-std::string disturbance_text(const Advice& advice) {
+std::string disturbance_text(const Advice& advice, std::string_view remedy) {
   if (advice.noise < kBusy) return {};
   const PlannedChoice& best = advice.choices[advice.best];
   std::set<std::string> equals;
@@ -413,9 +413,8 @@ std::string disturbance_text(const Advice& advice) {
   const std::string others = equals.size() > kNamed ? fmt::format("{} others", equals.size())
                                                     : fmt::format("{}", fmt::join(equals, ", "));
   return fmt::format(
-      "disturbed: the machine was busy, and what was measured may be off by {:.0f} %{}; measure "
-      "again when it is idle, or give --step-ms\n",
-      100.0 * advice.noise, equals.empty() ? "" : ", so " + others + " may be as good");
+      "disturbed: the machine was busy, and what was measured may be off by {:.0f} %{}; {}\n",
+      100.0 * advice.noise, equals.empty() ? "" : ", so " + others + " may be as good", remedy);
 }
 
 std::string advice_text(const Advice& advice, bool all) {
@@ -444,7 +443,7 @@ std::string advice_text(const Advice& advice, bool all) {
   const PlannedChoice& best = advice.choices[advice.best];
   text += fmt::format("recommended: {}, bucket_mb {}: {}\n", best.label(),
                       plain_number(best.bucket_mb), advice.reason);
-  text += disturbance_text(advice);
+  text += disturbance_text(advice, "measure again when it is idle, or give --step-ms");
   if (advice.methods.empty()) return text;
   text += fmt::format(
       "\nother ways, which change what is computed; to the loss that all-reduce has after a "

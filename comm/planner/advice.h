@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -82,8 +83,8 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
                   const std::vector<double>& bucket_mb);
 
 /// If the machine was busy during the measurement: a warning, with choices that may be as good as
-/// the best. Otherwise empty.
-std::string disturbance_text(const Advice& advice);
+/// the best, and `remedy`. Otherwise empty.
+std::string disturbance_text(const Advice& advice, std::string_view remedy);
 /// The table, the recommendation and its reason. `all`: every choice, otherwise one row per
 /// topology.
 std::string advice_text(const Advice& advice, bool all);

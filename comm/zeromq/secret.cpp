@@ -44,7 +44,9 @@ Secret parse_secret(const std::string& text, const std::string& path) {
   }
   if (!right)
     fail(ExitCode::kUsage, "secret", {.file = path},
-         "a secret is one line of {} hexadecimal digits; {}", 2 * secret.size(), kRemedy);
+         "its {} characters are not a secret, which is one line of {} hexadecimal digits; take the "
+         "other ranks', or {}",
+         digits.size(), 2 * secret.size(), kRemedy);
   return secret;
 }
 

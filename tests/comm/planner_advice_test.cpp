@@ -232,7 +232,7 @@ TEST_CASE("planner/advice: what a busy machine cannot tell apart leaves the defa
   const auto topology = [](const Advice& advice) { return advice.choices[advice.best].topology; };
   const Advice idle = planned(0.0);
   REQUIRE(topology(idle) != "base-2");
-  CHECK_FALSE(disturbance_text(idle).starts_with("disturbed"));
+  CHECK_FALSE(disturbance_text(idle, "").starts_with("disturbed"));
   double usual = 1e9;
   for (const PlannedChoice& choice : idle.choices) {
     if (choice.topology == "base-2") usual = std::min(usual, choice.seconds());
@@ -247,7 +247,7 @@ TEST_CASE("planner/advice: what a busy machine cannot tell apart leaves the defa
   CHECK(unclear.choices[unclear.best].bucket_mb == 25);
   CHECK(unclear.reason.starts_with("no clear winner, so the default stays: " +
                                    idle.choices[idle.best].label()));
-  CHECK(disturbance_text(unclear).find("may be as good") != std::string::npos);
+  CHECK(disturbance_text(unclear, "do so").find("may be as good; do so") != std::string::npos);
 }
 
 TEST_CASE("planner/advice: no algorithm stands on a topology where it would be refused") {

@@ -231,8 +231,9 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site,
         choice.label(), plain_number(choice.bucket_mb), quantity(choice.prediction.step, "s"),
         quantity(choice.prediction.exposed, "s"), quantity(advice.compute, "s"));
     if (config.sync.auto_topology) text += fmt::format("auto: {}\n", advice.reason);
-    if (const std::string disturbed = disturbance_text(advice); !disturbed.empty())
-      text += "auto: " + disturbed;
+    const std::string disturbed = disturbance_text(
+        advice, "start again when it is idle, or name sync.topology and sync.bucket_mb");
+    if (!disturbed.empty()) text += "auto: " + disturbed;
     nlohmann::json figures{{"algorithm", choice.algorithm},
                            {"topology", choice.label()},
                            {"bucket_mb", choice.bucket_mb},
