@@ -58,7 +58,7 @@ sanitizers() {
   thread_sanitizer comm comm_families
   note_green tsan 600
 }
-fuzz() { (sanitizers=address,undefined address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_tokenizer fuzz_chat fuzz_picture fuzz_shards fuzz_network fuzz_messages fuzz_checkpoint fuzz_flight); }
+fuzz() { (sanitizers=address,undefined address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_tokenizer fuzz_chat fuzz_picture fuzz_shards fuzz_network fuzz_messages fuzz_checkpoint fuzz_state fuzz_flight); }
 tidy_all() {
   local files
   mapfile -t files < <(git ls-files '*.cpp')

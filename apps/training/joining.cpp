@@ -8,17 +8,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <filesystem>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <thread>
 #include <tuple>
 
 #include "apps/data/collate.h"
 #include "apps/inference/description.h"
-#include "apps/inference/model_file.h"
 #include "apps/training/beginning.h"
 #include "apps/training/config/given_config.h"
 #include "apps/training/device/device.h"
@@ -26,11 +22,11 @@
 #include "apps/training/output_folder.h"
 #include "apps/training/state/data_contents.h"
 #include "apps/training/state/elastic.h"
+#include "apps/training/state/state_transfer.h"
 #include "apps/training/state/training_state.h"
 #include "apps/training/trainer.h"
 #include "apps/training/training_run.h"
 #include "apps/training/world_check.h"
-#include "comm/shared/shared_tensor.h"
 #include "comm/zeromq/transport.h"
 #include "core/checksum.h"
 #include "core/console.h"
@@ -49,7 +45,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSecret = "/secret";
 constexpr const char* kStretches = "stretches";  // save_stretches()
-constexpr std::size_t kMostHeaderBytes = 64u << 20, kHandoverChunkBytes = 16u << 20;
+constexpr std::size_t kMostJobBytes = 64u << 20, kHandoverChunkBytes = 16u << 20;
 /// Marks a joiner's state that it fetched before it was admitted.
 constexpr const char* kPrefetched = "handed_over_ahead";
 constexpr auto kSecondsToRegroup = std::chrono::seconds(10),
@@ -59,200 +55,6 @@ constexpr auto kSecondsToRegroup = std::chrono::seconds(10),
 bool depends_on_rank_count(const std::string& name) {
   return name.starts_with("sync.residual_mean");
 }
-/// Whether it belongs to the rank that has sent the state: what that has sent, or is yet to send.
-bool is_sender_specific(const std::string& name) {
-  return name.starts_with("sync.residual") || name.starts_with("sync.carried");
-}
-
-void clear(SafetensorsFile& state, bool (*which)(const std::string&)) {
-  for (auto& [name, tensor] : state.tensors) {
-    if (!which(name)) continue;
-    if (const ReferredTensor* own = ReferredTensor::in(tensor))
-      std::memset(own->tensor.raw(), 0, own->tensor.bytes());
-    std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{});
-  }
-}
-
-/// A state's memory, which travels as it lies: that of tensors which it refers to, each buffer
-/// once, with where they lie in it; then other tensors' bytes.
-struct Blocks {
-  std::vector<std::shared_ptr<Storage>> buffers;
-  /// (buffer, offset) of each tensor that is referred to, by name
-  std::map<std::string, std::pair<std::size_t, std::size_t>> places;
-
-  explicit Blocks(const SafetensorsFile& state) {
-    std::map<const Storage*, std::size_t> known;
-    for (const auto& [name, tensor] : state.tensors) {
-      const ReferredTensor* own = ReferredTensor::in(tensor);
-      if (!own) continue;
-      const std::shared_ptr<Storage>& storage = own->tensor.storage();
-      const auto [at, fresh] = known.try_emplace(storage.get(), buffers.size());
-      if (fresh) buffers.push_back(storage);
-      places[name] = {at->second, static_cast<std::size_t>(own->tensor.raw() - storage->data())};
-    }
-  }
-};
-
-std::string header_of(const SafetensorsFile& state, const Blocks& blocks) {
-  nlohmann::json tensors = nlohmann::json::object(), buffers = nlohmann::json::array();
-  for (const auto& buffer : blocks.buffers) buffers.push_back(buffer->bytes());
-  for (const auto& [name, tensor] : state.tensors) {
-    const ReferredTensor* own = ReferredTensor::in(tensor);
-    const Shape& shape = own ? own->tensor.shape() : tensor.shape;
-    const std::span<const std::int64_t> sizes = shape.sizes();
-    auto& form = tensors[name];
-    form = {static_cast<int>(tensor.dtype), std::vector(sizes.begin(), sizes.end())};
-    if (!own) continue;
-    const auto& [buffer, offset] = blocks.places.at(name);
-    form.insert(form.end(), {static_cast<int>(own->layout), buffer, offset});
-  }
-  return nlohmann::json{{"metadata", state.metadata}, {"buffers", buffers}, {"tensors", tensors}}
-      .dump();
-}
-
-/// What others fetch of it. It must not change any more.
-OfferedState bytes_of(std::shared_ptr<const SafetensorsFile> state) {
-  struct Bytes {
-    std::shared_ptr<const SafetensorsFile> state;
-    Blocks blocks;
-    std::string head;
-    std::map<std::uint64_t, std::span<const std::byte>> parts;  ///< by where they begin
-  };
-  const SafetensorsFile& of = *state;
-  const auto all = std::make_shared<Bytes>(Bytes{std::move(state), Blocks(of), {}, {}});
-  const std::string header = header_of(of, all->blocks);
-  const std::uint64_t length = header.size();
-  all->head.assign(reinterpret_cast<const char*>(&length), sizeof length);
-  all->head += header;
-  std::uint64_t bytes = all->head.size();
-  all->parts[0] = std::as_bytes(std::span(all->head));
-  const auto add = [&](std::span<const std::byte> part) {
-    if (!part.empty()) all->parts[bytes] = part;
-    bytes += part.size();
-  };
-  for (const auto& buffer : all->blocks.buffers) add({buffer->data(), buffer->bytes()});
-  for (const auto& [name, tensor] : of.tensors) add(tensor.bytes);
-  return {bytes, [all](std::uint64_t offset, std::byte* to, std::size_t count) {
-            for (auto part = std::prev(all->parts.upper_bound(offset)); count > 0; ++part) {
-              const std::size_t before = offset - part->first,
-                                taken = std::min(count, part->second.size() - before);
-              std::memcpy(to, part->second.data() + before, taken);
-              offset += taken, to += taken, count -= taken;
-            }
-          }};
-}
-
-/// The state that a header announces, with memory of `host` for it: `places`, in the order in which
-/// its bytes come. There are `bytes` of them.
-SafetensorsFile read_header(std::string_view text, std::uint64_t bytes, int from, Backend& host,
-                            std::deque<std::span<std::byte>>& places) {
-  SafetensorsFile state;
-  const auto refuse = [&](const std::string& why) {
-    fail(ExitCode::kLost, "join", "rank {} has sent a state that cannot be read: {}", from, why);
-  };
-  try {
-    const auto header = nlohmann::json::parse(text);
-    state.metadata = header.at("metadata").get<std::map<std::string, std::string>>();
-    const auto sizes = header.at("buffers").get<std::vector<std::uint64_t>>();
-    std::uint64_t left = bytes;
-    const auto take = [&](std::uint64_t part) {
-      if (part > left) refuse(fmt::format("it announces more than its {} bytes", bytes));
-      left -= part;
-    };
-    std::vector<std::shared_ptr<Storage>> buffers;
-    for (const std::uint64_t size : sizes) {
-      take(size);
-      buffers.push_back(
-          Tensor(host, Shape{static_cast<std::int64_t>(size)}, DType::kUInt8).storage());
-      places.emplace_back(buffers.back()->data(), size);
-    }
-    for (const auto& [name, form] : header.at("tensors").items()) {
-      const auto dtype = form.at(0).get<unsigned>();
-      const auto shape = form.at(1).get<std::vector<std::int64_t>>();
-      double elements = 1.0;
-      for (const std::int64_t size : shape) elements *= size < 0 ? -1.0 : static_cast<double>(size);
-      if (dtype > static_cast<unsigned>(DType::kUInt8) || elements < 0.0 ||
-          shape.size() > Shape::kMaxRank || elements > static_cast<double>(bytes))
-        refuse(fmt::format("its tensor {} has an unknown form, {}", shown(name),
-                           shown(form.dump(), 100)));
-      FileTensor& tensor = state.tensors[name];
-      tensor = {static_cast<DType>(dtype), Shape(std::span(shape)), {}};
-      const std::size_t size =
-          static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
-      if (form.size() == 2) {
-        take(size);
-        tensor.bytes.resize(size);
-        places.emplace_back(tensor.bytes);
-        continue;
-      }
-      const auto layout = form.at(2).get<unsigned>();
-      const auto buffer = form.at(3).get<std::size_t>();
-      const auto offset = form.at(4).get<std::uint64_t>();
-      if (layout > static_cast<unsigned>(TensorLayout::kTransposed) || buffer >= buffers.size() ||
-          offset % size_of(tensor.dtype) != 0 || offset > sizes[buffer] ||
-          size > sizes[buffer] - offset)
-        refuse(fmt::format("its tensor {} lies at {}", shown(name), shown(form.dump(), 100)));
-      refer_file_tensor(Tensor(buffers[buffer], offset, tensor.shape, tensor.dtype),
-                        static_cast<TensorLayout>(layout), tensor);
-    }
-    if (left != 0) refuse(fmt::format("it has {} bytes more than its tensors", left));
-  } catch (const nlohmann::json::exception& error) {
-    refuse(error.what());
-  }
-  return state;
-}
-
-/// The reader of offered_state()'s bytes, which arrive in order.
-class StateReader {
- public:
-  /// `host` has the state's memory.
-  StateReader(int from, Backend& host) : from_(from), host_(&host) {}
-  void add(std::uint64_t bytes, std::string_view piece) {
-    remaining_ = bytes - received_ - piece.size();
-    received_ += piece.size();
-    while (!piece.empty()) {
-      if (!state_) {
-        std::uint64_t length = sizeof length;
-        if (header_.size() >= sizeof length) std::memcpy(&length, header_.data(), sizeof length);
-        const bool counted = header_.size() >= sizeof length;
-        if (counted && length > kMostHeaderBytes)
-          fail(ExitCode::kLost, "join",
-               "rank {} announces a state whose list of tensors has {} bytes", from_, length);
-        const std::size_t wanted = counted ? sizeof length + length : sizeof length,
-                          taken = std::min(piece.size(), wanted - header_.size());
-        header_.append(piece.substr(0, taken));
-        piece.remove_prefix(taken);
-        if (counted && header_.size() == wanted)
-          state_ = read_header(std::string_view(header_).substr(sizeof length), bytes - wanted,
-                               from_, *host_, destinations_);
-      } else if (filled_ == destinations_.front().size()) {
-        destinations_.pop_front();
-        filled_ = 0;
-      } else {
-        const std::size_t taken = std::min(piece.size(), destinations_.front().size() - filled_);
-        std::memcpy(destinations_.front().data() + filled_, piece.data(), taken);
-        piece.remove_prefix(taken);
-        filled_ += taken;
-      }
-    }
-  }
-  bool complete() const { return state_ && remaining_ == 0; }
-  /// Clears what belongs to the sender alone.
-  SafetensorsFile take() {
-    clear(*state_, is_sender_specific);
-    state_->metadata["loss_sum"] = state_->metadata["loss_count"] = "0";
-    return std::move(*state_);
-  }
-
- private:
-  int from_;
-  Backend* host_;
-  std::uint64_t received_ = 0, remaining_ = 1;
-  std::string header_;  ///< the header's length, and the header
-  std::optional<SafetensorsFile> state_;
-  std::deque<std::span<std::byte>> destinations_;  ///< of what is not complete
-  std::size_t filled_ = 0;                         ///< bytes of the first one
-};
 
 /// Merges the ranks' metadata into one entry for each replica: null if one of its ranks has just
 /// joined, or if some of them alone have taken an outer step. They can differ in nothing else: a
@@ -331,18 +133,6 @@ std::string why_cannot_grow(const TrainOptions& options, const TrainConfig& conf
   return {};
 }
 
-void load_deferred_tensors(SafetensorsFile& state) {
-  for (auto& [name, tensor] : state.tensors) {
-    const ReferredTensor* own = ReferredTensor::in(tensor);
-    if (!own || !is_shared(own->tensor)) continue;
-    std::vector<std::byte> buffer;
-    const std::span<const std::byte> bytes = tensor.source(buffer);
-    if (buffer.empty()) buffer.assign(bytes.begin(), bytes.end());
-    tensor.bytes = std::move(buffer);
-    tensor.source = nullptr;
-  }
-}
-
 std::string job_file(const std::string& folder) { return folder + "/job.json"; }
 
 void publish_job(const std::string& folder, const TrainConfig& config,
@@ -361,40 +151,6 @@ void withdraw_job(const std::string& folder) {
   fs::remove(folder + kSecret, none);
 }
 
-std::future<StateMemory> memory_for(const SafetensorsFile& state, Backend& backend) {
-  std::vector<std::size_t> sizes;
-  for (const auto& buffer : Blocks(state).buffers) sizes.push_back(buffer->bytes());
-  return std::async(std::launch::async, [sizes, &backend] {
-    StateMemory memory;
-    for (const std::size_t size : sizes) {
-      memory.emplace_back(backend, Shape{static_cast<std::int64_t>(size)}, DType::kUInt8);
-      std::memset(memory.back().raw(), 0, size);
-    }
-    return memory;
-  });
-}
-
-OfferedState offered_state(SafetensorsFile state, StateMemory memory) {
-  const Blocks blocks(state);
-  memory.resize(blocks.buffers.size());
-  for (std::size_t k = 0; k < blocks.buffers.size(); ++k) {
-    const Storage& buffer = *blocks.buffers[k];
-    // After a switch it may be another size
-    if (!memory[k] || memory[k].bytes() != buffer.bytes())
-      memory[k] =
-          Tensor(buffer.backend(), Shape{static_cast<std::int64_t>(buffer.bytes())}, DType::kUInt8);
-    std::memcpy(memory[k].raw(), buffer.data(), buffer.bytes());
-  }
-  for (const auto& [name, place] : blocks.places) {
-    FileTensor& tensor = state.tensors[name];
-    const ReferredTensor own = *ReferredTensor::in(tensor);
-    refer_file_tensor(
-        Tensor(memory[place.first].storage(), place.second, own.tensor.shape(), own.tensor.dtype()),
-        own.layout, tensor);
-  }
-  return bytes_of(std::make_shared<const SafetensorsFile>(std::move(state)));
-}
-
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
                                         std::shared_ptr<Backend>& host,
                                         std::optional<SafetensorsFile>& state) {
@@ -403,7 +159,7 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
   options.output = run;
   options.resume = "latest";
   options.elastic = true;
-  const FileText job = read_file(options.config, kMostHeaderBytes);
+  const FileText job = read_file(options.config, kMostJobBytes);
   if (!job.fault.empty())
     fail(ExitCode::kUsage, "join", {.file = options.config},
          "{}; no run is going on there, or none with \"elastic\": {{\"join\": true}}", job.fault);
@@ -463,7 +219,7 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
       std::string now = asked;
       while (now == asked && RunningClock::now() < limit) {
         std::this_thread::sleep_for(kPollInterval);
-        const FileText file = read_file(options.config, kMostHeaderBytes);
+        const FileText file = read_file(options.config, kMostJobBytes);
         if (file.fault.empty()) now = file.text;
       }
       if (now == asked) throw;
@@ -555,7 +311,7 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state, 
   const bool sends = rank == handover.from && !handover.to.empty(),
              receives = std::count(handover.to.begin(), handover.to.end(), rank) > 0;
   const auto adopt = [&] {
-    if (handover.other_ranks) clear(*state, depends_on_rank_count);
+    if (handover.other_ranks) clear_tensors(*state, depends_on_rank_count);
     for (const auto& [key, value] : handover.metadata) {
       if (value)
         state->metadata[key] = *value;
@@ -578,7 +334,7 @@ void hand_over(const Handover& handover, std::optional<SafetensorsFile>& state, 
         {.step = handover.step, .bucket = count++, .round = -1, .lane = Lane::kAside}));
   };
   OfferedState offered;
-  if (sends) offered = bytes_of({std::shared_ptr<void>(), &*state});
+  if (sends) offered = state_bytes({std::shared_ptr<void>(), &*state});
   StateReader reader(handover.from * handover.replica + place,
                      backend.device() == DeviceType::kCpu ? backend : *host);
   const Tensor size(*host, Shape{sizeof offered.bytes}, DType::kUInt8);

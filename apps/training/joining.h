@@ -1,6 +1,5 @@
 #pragma once
 
-#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,16 +39,6 @@ void withdraw_job(const std::string& folder);
 std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_seconds,
                                         std::shared_ptr<Backend>& host,
                                         std::optional<SafetensorsFile>& state);
-/// Reads the tensors of a state of Trainer::handover_state() that ranks share. Call when no rank is
-/// in a step of the previous world any more.
-void load_deferred_tensors(SafetensorsFile& state);
-/// Memory for a copy of such a state, on a CPU. New memory takes longer to get than to fill, so
-/// another thread gets it during training.
-using StateMemory = std::vector<Tensor>;
-std::future<StateMemory> memory_for(const SafetensorsFile& state, Backend& backend);
-/// A copy of such a state, in that memory, for those who wait to join.
-OfferedState offered_state(SafetensorsFile state, StateMemory memory);
-
 /// How ranks continue from what they have in memory. Each keeps its own state, except a joiner, or,
 /// after a loss, a rank without the last outer step that another has taken: these take over another
 /// rank's, so that what is equal on all ranks stays equal. All continue from the step of the most

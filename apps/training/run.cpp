@@ -34,6 +34,7 @@
 #include "apps/training/state/checkpoint.h"
 #include "apps/training/state/data_contents.h"
 #include "apps/training/state/elastic.h"
+#include "apps/training/state/state_transfer.h"
 #include "apps/training/timeline.h"
 #include "apps/training/trainer.h"
 #include "apps/training/training_run.h"

@@ -14,7 +14,7 @@
 
 #include "apps/data/image_collate.h"
 #include "apps/inference/version.h"
-#include "apps/training/joining.h"
+#include "apps/training/state/state_transfer.h"
 #include "apps/training/verify.h"
 #include "comm/agreement.h"
 #include "core/console.h"

@@ -15,6 +15,7 @@
 #include "apps/data/loader.h"
 #include "apps/training/config/plugins.h"
 #include "apps/training/joining.h"
+#include "apps/training/state/state_transfer.h"
 #include "apps/training/training_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
