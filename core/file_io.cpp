@@ -132,7 +132,12 @@ std::pair<std::string, std::string> find_missing(const std::string& path) {
 
 std::string what_is_missing(const std::string& path) {
   const auto [missing, near] = find_missing(path);
-  return missing.empty() ? "" : "there is no " + shown(missing, 400) + near;
+  if (missing.empty()) return "";
+  // Of a relative path that is looked for in the wrong folder nothing else tells.
+  std::error_code error;
+  const bool here = near.empty() && missing.find('/') == std::string::npos;
+  return "there is no " + shown(missing, 400) +
+         (here ? " in " + shown(std::filesystem::current_path(error).string(), 400) : near);
 }
 
 std::string near_name(const std::string& path) { return find_missing(path).second; }

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -23,6 +24,8 @@ namespace {
 std::atomic<int> stop{0};  ///< the signal that came first
 using Clock = std::chrono::steady_clock;
 std::atomic<Clock::rep> asked{0};  ///< when SIGTERM, SIGINT or SIGHUP came first; 0: not yet
+/// These end nothing where they come again: batch systems send them often.
+constexpr int kRepeating[] = {SIGUSR1, SIGUSR2, SIGXCPU};
 constexpr auto kSameWish = std::chrono::milliseconds(500);
 std::atomic<AtStopSignal> at_first{AtStopSignal::kNote};
 std::atomic<const char*> word_at_stop{nullptr};
@@ -60,7 +63,7 @@ void receive(int signal) {
   int none = 0;
   stop.compare_exchange_strong(none, signal);
   end_where_nothing_is_saved();
-  if (signal == SIGUSR1) return;
+  if (std::ranges::count(kRepeating, signal) > 0) return;
   // A batch system and a launcher may both pass one and the same on: it ends the process only where
   // it comes again later.
   Clock::rep first = 0;
@@ -79,7 +82,8 @@ void receive(int signal) {
 void install_stop_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGQUIT}) ::sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT}) ::sigaddset(&signals, signal);
+  for (const int signal : kRepeating) ::sigaddset(&signals, signal);
   struct sigaction hangup {};
   // A process under nohup ignores the signal already.
   const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
@@ -103,7 +107,7 @@ void at_stop_signal(AtStopSignal what, const char* word) {
 void let_signals_end_this_process() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
     std::signal(signal, SIG_DFL);
     ::sigaddset(&signals, signal);
   }

@@ -4,11 +4,11 @@
 
 namespace starling {
 
-/// Handles SIGTERM, SIGINT, SIGHUP (unless ignored, as under nohup) and SIGUSR1, also as process 1
-/// of a container, which otherwise does not receive them. The first one does what at_stop_signal()
-/// says; a second one, other than SIGUSR1, exits at once with 128 + the signal. SIGQUIT writes the
-/// flight record, or ends the process if there is none. Must be called before any thread is
-/// started: the signals are blocked in the calling thread and those that it starts.
+/// Handles SIGTERM, SIGINT, SIGHUP (unless ignored, as under nohup), SIGUSR1, SIGUSR2 and SIGXCPU,
+/// also as process 1 of a container, which otherwise does not receive them. The first one does what
+/// at_stop_signal() says; a second one of the first three exits at once with 128 + the signal.
+/// SIGQUIT writes the flight record, or ends the process if there is none. Must be called before
+/// any thread is started: the signals are blocked in the calling thread and those that it starts.
 void install_stop_signals();
 /// What the first signal does from now on, also if it has already arrived. kNote (the default):
 /// sets stop_requested(). While there is nothing to save: kEnd exits with 128 + the signal;

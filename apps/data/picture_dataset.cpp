@@ -209,10 +209,16 @@ void PictureDataset::open() {
            name_, val_fraction_, path_);
     }
   } else if (val_fraction_ == 0.0) {
+    std::string other;
+    for (const std::string& folder : {path_ + "/valid", path_ + "/test"}) {
+      std::error_code error;
+      if (std::filesystem::is_directory(folder, error))
+        other += fmt::format(", or \"val_path\": \"{}\"", folder);
+    }
     fail(ExitCode::kUsage, "data",
          "{}: there are no classes in {}/val; needed: these, or \"val_fraction\": 0.1 to set a "
-         "part of train/ aside",
-         name_, path_);
+         "part of train/ aside{}",
+         name_, path_, other);
   }
   if (opened.train) {
     check_classes(

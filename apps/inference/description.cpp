@@ -92,6 +92,14 @@ std::string name_of_output(const std::vector<std::string>& classes, std::size_t 
   return name;
 }
 
+std::optional<std::size_t> first_other_class(const std::vector<std::string>& of_model,
+                                             const std::vector<std::string>& of_data) {
+  const std::size_t known = std::min(of_model.size(), of_data.size());
+  for (std::size_t k = 0; k < known; ++k)
+    if (of_model[k] != of_data[k]) return k;
+  return std::nullopt;
+}
+
 void describe(const ModelDescription& description, SafetensorsFile& file) {
   file.metadata[kConfigMetadata] = description.config;
   file.metadata[kClasses] = json(description.classes).dump();

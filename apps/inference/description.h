@@ -38,6 +38,10 @@ struct ModelDescription {
 /// same.
 std::string name_of_output(const std::vector<std::string>& classes, std::size_t output);
 
+/// The first class that has another name in the data, of as many as both know.
+std::optional<std::size_t> first_other_class(const std::vector<std::string>& of_model,
+                                             const std::vector<std::string>& of_data);
+
 inline constexpr const char* kConfigMetadata = "starling.config";
 
 /// Adds the metadata to a file that is about to be written.

@@ -132,7 +132,7 @@ std::vector<ChatMessage> parse_chat(std::string_view line, const std::string& fi
              role.is_null() ? "missing" : shown(role.dump(), 60));
     if (!content.is_string())
       refuse("messages[{}].content is {}; needed: a text", at,
-             content.is_null() ? "missing" : shown(content.dump(), 60));
+             one.is_object() && one.contains("content") ? shown(content.dump(), 60) : "missing");
     messages.push_back({known->second, content.get<std::string>()});
   }
   return messages;

@@ -189,7 +189,7 @@ void check_start(TrainConfig& config) {
         init.file, config.resolved.at("model"),
         [&](const std::string& tensor) { return keeps_own(init, *config.model, tensor); });
     check_initial_file(init, *config.model, config.device.dtype, config.device.compute);
-    config.companions = check_initial_tokens(init, *config.model, config.data.info);
+    config.companions = check_initial_meaning(init, *config.model, config.data.info);
   }
   if (!config.evaluate.prompt.empty() && description_of(config).tokenizer.empty())
     fail(ExitCode::kUsage, "config", {.file = config.source, .key = "evaluate.prompt"},

@@ -142,13 +142,11 @@ void check_same_names(const SafetensorsFile& saved, const std::string& file,
   // The file is another program's, or has no class names.
   if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;
   const std::vector<std::string> of_model = description_of(saved, file).classes;
-  for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
-    if (of_model[k] == of_data[k]) continue;
+  if (const auto k = first_other_class(of_model, of_data))
     fail(ExitCode::kUsage, "evaluate",
          "{}: its class {} is {}, the data's is {}; needed: data of the model's classes, in their "
          "order",
-         file, k, told_apart(of_model[k]), told_apart(of_data[k]));
-  }
+         file, *k, told_apart(of_model[*k]), told_apart(of_data[*k]));
 }
 
 }  // namespace

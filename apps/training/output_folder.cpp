@@ -110,6 +110,14 @@ RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory) {
     if (newest) {
       folder.resume_step = *newest;
     } else if (!from_memory) {
+      for (const char* ended : {"summary.json", "model.safetensors", "checkpoints/best/DONE"}) {
+        if (fs::exists(folder.path + "/" + ended, error))
+          fail(
+              ExitCode::kUsage, "resume",
+              "{} has no complete checkpoint (checkpoints/step-N/DONE) to continue from, but holds "
+              "what a run has made ({}); give another --output",
+              folder.path, ended);
+      }
       folder.resume = false;
       say("no checkpoint in {} yet: starting afresh\n", folder.path);
     }

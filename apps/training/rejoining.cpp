@@ -70,7 +70,7 @@ void train_in_child(TrainOptions& options) {
   detail::widen_binding();  // children that join know nothing of mpirun
   sigset_t signals, before;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGQUIT})
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT})
     ::sigaddset(&signals, signal);
   ::sigprocmask(SIG_BLOCK, &signals, &before);
   const pid_t parent = ::getpid();

@@ -39,7 +39,15 @@ Launcher read_launcher() {
     launcher.size = number({name});
     launcher.size_variable = name;
   }
-  launcher.joins = launcher.size > 0 && !launcher.size_variable.starts_with("SLURM")
+  // torchrun and launchers like it set this for any program; a shell may have the name for
+  // something else.
+  if (launcher.size <= 0 && std::getenv("RANK") && std::getenv("MASTER_ADDR")) {
+    launcher.rank = number({"RANK"});
+    launcher.size = number({"WORLD_SIZE"});
+    launcher.size_variable = "WORLD_SIZE";
+  }
+  launcher.joins = launcher.size > 0 && !launcher.size_variable.starts_with("SLURM") &&
+                           launcher.size_variable != "WORLD_SIZE"
                        ? launcher.size > 1
                        : !variable({"PMIX_RANK", "PMI_RANK"}).empty();
   launcher.alone = variable({"STARLING_ALONE"}) == "1";

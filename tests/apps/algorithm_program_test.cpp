@@ -36,6 +36,10 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 0 2 | which atc uses in its own step | topology: ring | {"type":"gossip","interval":24,"order":"atc"} | ring
 2 2 | a mean of all that would come after the end | sync\.algorithm\.global_every: is 6 exchanges of 4 steps, but the run has 24 steps, and .*; allowed: <= 5 | {"type":"gossip","interval":4,"global_every":6} | ring
 2 2 | states that would be mixed after the end | sync\.algorithm\.mix_states: is 24, but the run has 24 steps, and .*; allowed: <= 23 | {"type":"gossip","mix_states":24} | ring
+0 2 | a rate that rises | ^schedule\.min_lr: 1 is above optimizer\.lr, 0\.02: the rate rises to it$ | gossip | ring | schedule={"type":"cosine","min_lr":1}
+0 2 | a fall longer than the run | ^schedule\.decay_steps: 100 are not fewer than the run's 24 | gossip | ring | schedule={"type":"wsd","decay_steps":100}
+0 2 | reductions behind its end | ^schedule\.milestones: 100 is not before the end of the run's | gossip | ring | schedule={"type":"multistep","milestones":[100]}
+0 2 | samples that no step has | ^data: the last [0-9]+ of 100 samples are in no step of an epoch | gossip | ring | data.limit=100 | data.shuffle=false
 0 2 | a period that does not divide it | sync\.algorithm\.period: 7 steps do not divide | {"type":"local_sgd","period":7} | ring
 2 2 | fragments that do not divide the period | fragments: is 4, which does not divide the period of 6 | {"type":"diloco","period":6,"fragments":4} | ring
 2 2 | a delay as long as a fragment's turn | delay: is 3, but outer steps are 3 steps apart; allowed: < 3 | {"type":"diloco","period":6,"fragments":2,"delay":3} | ring

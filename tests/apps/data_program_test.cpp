@@ -254,6 +254,15 @@ copy pets/train/ant mixed/train/ant/more
 copy pets/train/ant mixed/train/ant/again
 0 1 | and what came since | ^data: tests take [3-9] of the 48 pictures of mixed/train, by the share that the model's run drew when it held out 2; .* --test PATH$ | --evaluate share | data.test_limit=0
 let mlp = model={"type": "mlp", "hidden": [4]} | steps=1
+copy pets/train turned/train
+copy pets/val turned/val
+remove turned/train/ant turned/val/ant
+copy pets/train/ant turned/train/cat
+copy pets/val/ant turned/val/cat
+0 1 | a model of classes in another order | ^warning: init: run/model\.safetensors: its class 0 is 'ant', the data's is 'bee'; .*"skip": \["[a-z0-9.]+\.\*"\] in init | pets.json --output turn | data.path=turned | steps=1 | init=run/model.safetensors
+copy turned/val turned/valid
+remove turned/val
+2 1 | tests that lie elsewhere | needed: these, or "val_fraction".*aside, or "val_path": "turned/valid"$ | pets.json --output no | data.path=turned
 2 1 | a folder that is not there comes before what its pictures would be | image_folder: there is no pest; did you mean 'pets'\?; needed: pest/train/<class> | pets.json --output no | $mlp | data.path=pest
 2 1 | or a part of it that is not | image_folder: there is no pets/val/train; needed: | pets.json --output no | $mlp | data.path=pets/val
 2 1 | or one for tests | there is no pest; did you mean 'pets'\?; needed: a folder of classes | pets.json --output no | $mlp | data.val_path=pest
@@ -369,7 +378,7 @@ same folder run
 0 1 | the test of the model file | "test_accuracy" | --evaluate run --confusion confusion.csv
 line confusion.csv ^true class,ant,bee
 0 1 | a plan without files | 12 classes | pets.json --dry-run | data.type=shards | data.path=nowhere | data.classes=12
-2 1 | training needs them | there is no nowhere; needed: a folder that starling-prepare images SRC DEST has made | pets.json --output out | data.type=shards | data.path=nowhere
+2 1 | training needs them | there is no nowhere in /.*; needed: a folder that starling-prepare images SRC DEST has made | pets.json --output out | data.type=shards | data.path=nowhere
 flip shards/train-00000.shard 800
 2 2 | a flipped byte | shards/train-00000.shard: record 0 \(ant/1.jpg\): is damaged | pets.json --output bad | data.type=shards | data.path=shards
 0 2 | or another stands in for it | record 0 \(ant/1.jpg\): is damaged.*the next of its class stands in for it | pets.json --output skipped | data.type=shards | data.path=shards | data.on_bad_image=skip

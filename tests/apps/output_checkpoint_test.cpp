@@ -326,4 +326,9 @@ TEST_CASE("apps/folder lock: one at a time, named, and free again after it") {
   CHECK(FolderLock::take(folder.path()));
   CHECK(fs::is_empty(folder.path()));
   CHECK_FALSE(FolderLock::take(folder / "none"));
+  auto first = FolderLock::take(folder.path());
+  fs::remove(folder / FolderLock::kName);  // as in a folder that was moved away, and made again
+  const auto second = FolderLock::take(folder.path());
+  first.reset();
+  CHECK(fs::exists(folder / FolderLock::kName));
 }

@@ -323,6 +323,24 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("apps/output: a moved file is begun anew, but not in a folder that took its place") {
+  const Folder folder;
+  const std::string run = folder / "run";
+  fs::create_directory(run);
+  OutputFile file(run + "/lines", false);
+  file.append("1\n");
+  fs::rename(run + "/lines", run + "/lines.1");
+  file.append("2\n");
+  CHECK(read_text(run + "/lines") == "2\n");
+  fs::rename(run, folder / "moved");
+  const std::string told = run + ": the folder was moved or removed while the run wrote in it";
+  const auto error = [&] { return error_of(ExitCode::kOutput, [&] { file.append("3\n"); }); };
+  CHECK(contains(error(), told));
+  fs::create_directory(run);
+  CHECK(contains(error(), told));
+  CHECK(fs::is_empty(run));
+}
+
 TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
   if (!std::filesystem::exists("/dev/full")) return;  // Linux has it
   const Folder folder;

@@ -118,6 +118,7 @@ TEST_CASE(
   CHECK(status_after({}) == 8);
   CHECK(status_after({SIGUSR1}, 300) == 7);
   CHECK(status_after({SIGUSR1, SIGUSR1}, 300) == 7);
+  CHECK(status_after({SIGUSR2, SIGXCPU}, 300) == 7);
   CHECK(status_after({SIGTERM}, 300) == 7);
   CHECK(status_after({SIGINT}, 300) == 7);
   CHECK(status_after({SIGTERM, SIGUSR1}, 300) == 7);

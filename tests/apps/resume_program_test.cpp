@@ -210,6 +210,10 @@ has good/checkpoints/step-4 good/checkpoints/step-8 good/checkpoints/step-12
 line two/checkpoints/step-12/DONE "rank-1.safetensors": \{
 0 1 | a run without a stop | done | run.json --output straight | steps=14
 lacks straight/checkpoints/step-4
+copy good over
+remove over/checkpoints
+2 1 | a finished run is not begun anew where its checkpoints are gone | over has no complete checkpoint .*, but holds what a run has made \(summary\.json\); give another --output | run.json --output over --resume latest
+has over/model.safetensors
 copy good flipped
 flip flipped/checkpoints/step-12/rank-0.safetensors model.1.weight
 copy flipped none

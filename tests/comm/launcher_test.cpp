@@ -25,6 +25,9 @@ Launcher with(const std::map<std::string, std::string>& variables) {
                                      "OMPI_COMM_WORLD_SIZE",
                                      "PMI_SIZE",
                                      "SLURM_STEP_NUM_TASKS",
+                                     "WORLD_SIZE",
+                                     "RANK",
+                                     "MASTER_ADDR",
                                      "STARLING_ALONE"};
   for (const char* name : kAll) unsetenv(name);
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
@@ -55,6 +58,10 @@ TEST_CASE("launcher: who was started with others and does not find them") {
   const Launcher hydra = with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}});
   CHECK(apart(hydra, 1));
   CHECK(apart_text(hydra, "Open MPI v4.1.4").find("by Open MPI's mpirun") != std::string::npos);
+  const Launcher torchrun = with({{"WORLD_SIZE", "2"}, {"RANK", "1"}, {"MASTER_ADDR", "a"}});
+  CHECK_FALSE(torchrun.joins);
+  CHECK(apart(torchrun, 1));
+  CHECK_FALSE(apart(with({{"WORLD_SIZE", "2"}}), 1));
   const Launcher mpirun = with(
       {{"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   CHECK(apart(mpirun, 1));

@@ -97,9 +97,13 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
            "--test {}: data of type {} has tests of its own and takes no others; leave it out",
            shown(options.test, 200), config["data"].value("type", "?"));
     }
-    if (!options.elastic ||
-        !(parts.component == "topology" || parts.where.key.starts_with("sync.topology")))
-      throw;
+    if (parts.component != "topology" && !parts.where.key.starts_with("sync.topology")) throw;
+    if (!options.elastic) {
+      if (options.resume.empty()) throw;
+      ErrorParts told = parts;
+      told.remedy += " (where the run had another number of ranks: add --elastic)";
+      throw Error(error.code(), told);
+    }
     const nlohmann::json elastic = config.value("elastic", nlohmann::json()),
                          given = elastic.is_object() ? elastic.value("topology", nlohmann::json())
                                                      : nlohmann::json();

@@ -110,10 +110,13 @@ std::shared_ptr<Backend> choose_backend(const DeviceSettings& settings, const Op
   on_all_ranks(world, [&] { backend = open_backend(DeviceType::kCpu, opened); });
   if (before && before->description() == backend->description()) return before;
   if (usable_cores() < opened.threads) {
-    log::warning(
-        "{} threads on {}: mpirun may have bound this rank; use mpirun --bind-to "
-        "none",
-        opened.threads, counted(usable_cores(), "usable core"));
+    const std::string cores = counted(usable_cores(), "usable core");
+    if (world.size() > 1)
+      log::warning("{} threads on {}: mpirun may have bound this rank; use mpirun --bind-to none",
+                   opened.threads, cores);
+    else
+      log::warning("{} threads on {}: more than one a core take turns; use fewer threads",
+                   opened.threads, cores);
   }
   return backend;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -224,6 +225,47 @@ int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
   return before ? config.state.checkpoint.keep : 1;
 }
 
+/// What of the schedule the run never comes to, or goes the other way.
+std::string schedule_text(const TrainConfig& config, const RunLength& length) {
+  const nlohmann::json& schedule = config.resolved["schedule"];
+  const std::int64_t steps = length.total_steps;
+  std::string text;
+  for (const char* key : {"warmup_steps", "decay_steps"}) {
+    if (const auto count = schedule.value<std::int64_t>(key, 0); count >= steps)
+      text += fmt::format(
+          "schedule.{}: {} are not fewer than the run's {}: its rate never comes to optimizer.lr\n",
+          key, count, steps);
+  }
+  const double lr = config.resolved["optimizer"].value("lr", INFINITY);
+  for (const char* key : {"min_lr", "final_lr"}) {
+    if (const double least = schedule.value(key, 0.0); least > lr)
+      text += fmt::format("schedule.{}: {} is above optimizer.lr, {}: the rate rises to it\n", key,
+                          least, lr);
+  }
+  const double epochs = static_cast<double>(steps) / static_cast<double>(length.steps_per_epoch);
+  if (const auto milestones = schedule.value("milestones", std::vector<double>());
+      !milestones.empty() && milestones.front() >= epochs)
+    text +=
+        fmt::format("schedule.milestones: {} is not before the end of the run's {:.4g} epochs\n",
+                    milestones.front(), epochs);
+  return text;
+}
+
+/// Samples that no step of an epoch has, where they are the same ones in each or more than a few.
+std::string left_out_text(const TrainConfig& config, const RankLayout& site,
+                          const RunLength& length) {
+  const std::int64_t samples = config.data.info.train_samples,
+                     left = samples - length.steps_per_epoch * config.length.accumulate *
+                                          config.length.batch_size * site.ranks;
+  if (left <= 0 || (config.data.shuffle && left <= samples / 8) ||
+      config.data.dirichlet_alpha > 0.0 || config.resolved["data"]["sampler"]["type"] != "shuffle")
+    return {};
+  return fmt::format(
+      "data: {}{} of {} samples are in no step of an epoch: they make no batch for "
+      "each rank\n",
+      config.data.shuffle ? "" : "the last ", left, samples);
+}
+
 double file_bytes(std::int64_t elements, DType dtype) {
   return static_cast<double>(elements) * static_cast<double>(size_of(dtype));
 }
@@ -240,13 +282,7 @@ std::string run_headline(const TrainConfig& config, const RankLayout& site,
 std::string period_text(const TrainConfig& config, const RankLayout& site) {
   const RunLength length = run_length(config, site);
   const std::int64_t steps = length.total_steps;
-  std::string text;
-  if (const auto warmup = config.resolved["schedule"].value<std::int64_t>("warmup_steps", 0);
-      warmup >= steps)
-    text += fmt::format(
-        "schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to "
-        "optimizer.lr\n",
-        warmup, steps);
+  std::string text = schedule_text(config, length) + left_out_text(config, site, length);
   for (std::size_t k = 0; k < config.sync.phases(); ++k) {
     const SyncPhase& phase = config.sync.phase(k);
     const bool last = k + 1 == config.sync.phases();

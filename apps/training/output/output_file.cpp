@@ -16,9 +16,33 @@
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/log.h"
 #include "core/text.h"
 
 namespace starling {
+namespace {
+
+/// Whether a path still leads to what was opened there.
+bool still_there(const std::string& path, int descriptor) {
+  struct stat named {
+  }, opened{};
+  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 &&
+         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+int open_to_append(const std::string& path, bool empty) {
+  const int descriptor =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (empty ? O_TRUNC : 0), 0666);
+  if (descriptor < 0) fail_output("open", path, errno);
+  return descriptor;
+}
+
+}  // namespace
 
 void fail_output(std::string_view verb, const std::string& path, int reason) {
   const char* remedy =
@@ -31,14 +55,25 @@ void fail_output(std::string_view verb, const std::string& path, int reason) {
 
 OutputFile::OutputFile(std::string path, bool empty)
     : path_(std::move(path)),
-      descriptor_(::open(path_.c_str(),
-                         O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (empty ? O_TRUNC : 0), 0666)) {
-  if (descriptor_ < 0) fail_output("open", path_, errno);
+      folder_(::open(folder_of(path_).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)),
+      descriptor_(open_to_append(path_, empty)) {}
+
+OutputFile::~OutputFile() {
+  ::close(descriptor_);
+  ::close(folder_);
 }
 
-OutputFile::~OutputFile() { ::close(descriptor_); }
-
 void OutputFile::append(std::string_view bytes) {
+  const std::string folder = folder_of(path_);
+  if (folder_ >= 0 && !still_there(folder, folder_))
+    fail(ExitCode::kOutput, "output", {.file = folder},
+         "the folder was moved or removed while the run wrote in it; to go on, move it back and "
+         "pass --resume");
+  if (!still_there(path_, descriptor_)) {
+    const int other = open_to_append(path_, false);
+    ::close(std::exchange(descriptor_, other));
+    log::warning("{} was moved or removed: a new file goes on from here", path_);
+  }
   struct stat before {};
   const bool known = ::fstat(descriptor_, &before) == 0 && S_ISREG(before.st_mode);
   while (!bytes.empty()) {
@@ -84,13 +119,6 @@ std::string holder_of(int descriptor) {
   return "another process";
 }
 
-bool still_there(const std::string& path, int descriptor) {
-  struct stat named {
-  }, opened{};
-  return ::stat(path.c_str(), &named) == 0 && ::fstat(descriptor, &opened) == 0 &&
-         named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
-}
-
 }  // namespace
 
 std::unique_ptr<FolderLock> FolderLock::take(const std::string& folder) {
@@ -120,7 +148,7 @@ std::unique_ptr<FolderLock> FolderLock::take(const std::string& folder) {
 }
 
 FolderLock::~FolderLock() {
-  ::unlink(path_.c_str());
+  if (still_there(path_, descriptor_)) ::unlink(path_.c_str());
   ::close(descriptor_);
 }
 

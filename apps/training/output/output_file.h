@@ -10,6 +10,8 @@ namespace starling {
 
 /// A file that grows at its end. What append() was given is in the file when it returns; where it
 /// cannot be, nothing of it stays, and Error(kOutput) names the file, the reason and the remedy.
+/// Where the file was moved or removed meanwhile, a new one goes on; where its folder was, that is
+/// an Error(kOutput) too: another run may write in a folder that has its name now.
 class OutputFile {
  public:
   /// Opens or creates `path` and continues it, or empties it first.
@@ -23,7 +25,7 @@ class OutputFile {
 
  private:
   std::string path_;
-  int descriptor_;
+  int folder_, descriptor_;
 };
 
 /// Throws Error(kOutput) "cannot VERB PATH: reason; remedy" for an errno.
@@ -41,7 +43,7 @@ class FolderLock {
   /// Takes the lock of a folder that is there. Error(kUsage) that names the holder where another
   /// process has it. Null where the file cannot be made, or where the file system knows no locks.
   static std::unique_ptr<FolderLock> take(const std::string& folder);
-  /// Removes the file.
+  /// Removes the file, if the folder still has its name.
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

@@ -268,6 +268,22 @@ std::string load_base(const InitialFile& init, Model& model) {
   return digest;
 }
 
+/// A last layer of as many classes fits, but has learnt them under other names or in another order.
+void tell_other_classes(const InitialFile& init, const Model& model,
+                        const std::vector<std::string>& of_data) {
+  const std::string& last = model.parameters().back()->name;
+  if (of_data.empty() || keeps_own(init, model.file_names(), last)) return;
+  const SafetensorsFile file = read_model_metadata(init.file);
+  if (file.metadata.count(kConfigMetadata) == 0) return;
+  const std::vector<std::string> of_file = description_of(file, init.file).classes;
+  if (const auto k = first_other_class(of_file, of_data))
+    log::warning(
+        "init: {}: its class {} is {}, the data's is {}; its last layer takes one for the other at "
+        "first; \"skip\": [\"{}.*\"] in init leaves it out",
+        init.file, *k, told_apart(of_file[*k]), told_apart(of_data[*k]),
+        last.substr(0, last.rfind('.')));
+}
+
 }  // namespace
 
 bool keeps_own(const InitialFile& init, const Model& model, const std::string& name) {
@@ -307,10 +323,14 @@ void check_initial_file(const InitialFile& init, Model& model, DType dtype, DTyp
   model.drop_memory();
 }
 
-std::map<std::string, std::string> check_initial_tokens(const InitialFile& init, Model& model,
-                                                        const DatasetInfo& data) {
+std::map<std::string, std::string> check_initial_meaning(const InitialFile& init, Model& model,
+                                                         const DatasetInfo& data) {
   const std::string& table = model.parameters().front()->name;
-  if (data.task != "language_model" || keeps_own(init, model, table)) return {};
+  if (data.task != "language_model") {
+    tell_other_classes(init, model, data.class_names);
+    return {};
+  }
+  if (keeps_own(init, model, table)) return {};
   ModelDescription ours;
   data.collate().describe(data, ours);
   const SafetensorsFile file = read_model_metadata(init.file);

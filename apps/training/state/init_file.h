@@ -33,8 +33,9 @@ void check_initial_file(const InitialFile& init, Model& model, DType dtype = DTy
                         DType compute = DType::kFloat32);
 /// Metadata of the file to keep in the run's models: additional files (Companions), and its
 /// tokenizer if the data has none. Empty if its token embedding is skipped. Error(kUsage) if tokens
-/// mean something else to the file, or the tokenizer next to it, than to the open data set.
-std::map<std::string, std::string> check_initial_tokens(const InitialFile& init, Model& model,
-                                                        const DatasetInfo& data);
+/// mean something else to the file, or the tokenizer next to it, than to the open data set; a
+/// warning where its classes have other names, or another order.
+std::map<std::string, std::string> check_initial_meaning(const InitialFile& init, Model& model,
+                                                         const DatasetInfo& data);
 
 }  // namespace starling
