@@ -42,7 +42,7 @@ struct DTypeName {
 constexpr std::array kDTypes{DTypeName{DType::kFloat64, "F64"}, DTypeName{DType::kFloat32, "F32"},
                              DTypeName{DType::kFloat16, "F16"}, DTypeName{DType::kBFloat16, "BF16"},
                              DTypeName{DType::kInt64, "I64"},   DTypeName{DType::kInt32, "I32"},
-                             DTypeName{DType::kUInt8, "U8"}};
+                             DTypeName{DType::kUInt8, "U8"},    DTypeName{DType::kUInt8, "BOOL"}};
 
 const char* file_name_of(DType dtype) {
   for (const DTypeName& entry : kDTypes) {
@@ -296,6 +296,8 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written,
         "is what torch.save writes, not a safetensors file; save it with "
         "safetensors.torch.save_file(model.state_dict(), FILE)");
   }
+  if (std::memcmp(&header_size, "version ", sizeof header_size) == 0)
+    reader.refuse("is a pointer of Git LFS to the file; fetch it (git lfs pull)");
   if (header_size > reader.size() - 8) {
     reader.refuse(
         fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not "

@@ -21,6 +21,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/file_io.h"
+#include "core/log.h"
 #include "core/operations/pointwise.h"
 #include "core/operations/products.h"
 #include "kernels/open_backend.h"
@@ -161,6 +162,15 @@ void add_product(Backend& backend, const Parameter& parameter, const FileTensor&
   to_file_tensor(sum, parameter.layout, weight);
 }
 
+/// The name that PEFT has for the head of every family.
+constexpr const char* kHead = "lm_head.weight";
+
+bool is_same(const FileTensor& a, const FileTensor& b) {
+  std::vector<std::byte> of_a, of_b;
+  return a.dtype == b.dtype && a.shape == b.shape &&
+         std::ranges::equal(bytes_of(a, of_a), bytes_of(b, of_b));
+}
+
 /// Adds the adapter to its base's tensors.
 void merge(const Adapter& adapter, const std::string& path, Model& model, SafetensorsFile& base) {
   const std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
@@ -179,6 +189,10 @@ void merge(const Adapter& adapter, const std::string& path, Model& model, Safete
            "has the tensor {}, but the base, {}, has no {}{}; needed: an adapter of this base",
            name, adapter.base.file, adapts ? "matrix " : "", weight);
     if (!adapts) {
+      if (tensor.shape != of_base->second.shape)
+        fail(ExitCode::kUsage, "adapter", {.file = path},
+             "tensor {} has shape {}, and in the base, {}, {}; needed: an adapter of this base",
+             name, tensor.shape.text(), adapter.base.file, of_base->second.shape.text());
       of_base->second = tensor;
       continue;
     }
@@ -271,6 +285,21 @@ void check_base(const Adapter& adapter, const std::string& path, const std::stri
        base, digest, adapter.base.digest, adapter.base.file);
 }
 
+void take_tied_head(Adapter& adapter, const std::string& path, Model& model) {
+  LanguageModel* const text = model.language_model();
+  if (!text || text->head().name == kHead) return;
+  auto& tensors = adapter.file.tensors;
+  const auto head = tensors.find(kHead), table = tensors.find(text->head().name);
+  // A run's own adapter has a table that is the head
+  if (head == tensors.end() && (table == tensors.end() || !adapter.base.digest.empty())) return;
+  if (head == tensors.end() || table == tensors.end() || !is_same(head->second, table->second))
+    fail(ExitCode::kUsage, "adapter", {.file = path},
+         "has {} of its own, but the base's head is its table of embeddings, {}; needed: both, and "
+         "equal",
+         head == tensors.end() ? "a table" : "a head", text->head().name);
+  tensors.erase(head);
+}
+
 SafetensorsFile merged(Adapter adapter, const std::string& path) {
   const std::string base = found_base(adapter, path);
   SafetensorsFile result = described_base(base, path);
@@ -279,6 +308,7 @@ SafetensorsFile merged(Adapter adapter, const std::string& path) {
       described ? model_of(adapter.file, path) : model_of(result, base);
   take_names(result, base, *model);
   check_base(adapter, path, base, digest_of(result));
+  take_tied_head(adapter, path, *model);
   merge(adapter, path, *model, result);
   if (described) result.metadata = std::move(adapter.file.metadata);
   for (const char* of_parts : {kBaseMetadata, kChecksums}) result.metadata.erase(of_parts);
@@ -307,6 +337,35 @@ void export_adapter(const Adapter& adapter, const std::string& path,
     turned =
         turned && own != model->parameters().end() && (*own)->layout == TensorLayout::kTransposed;
   }
+  // PEFT saves a module whole, and does not tie a head to a table that is trained
+  std::set<std::string> rest;
+  for (const Parameter* parameter : model->parameters()) {
+    const std::string module = parameter->name.substr(0, parameter->name.rfind('.'));
+    if (whole.count(module) == 0 || adapter.file.tensors.count(parameter->name) > 0 ||
+        parameter->in == Parameter::In::kAdapter)
+      continue;
+    if (targets.count(module) > 0)
+      fail(ExitCode::kUsage, "export", {.file = path},
+           "trains a part of {} beside its adapter, which PEFT's form cannot hold; needed: "
+           "--merge, or another lora.train",
+           module);
+    rest.insert(parameter->name);
+  }
+  if (!rest.empty()) {
+    const SafetensorsFile of_base = read_base(base, *model);
+    for (const std::string& name : rest)
+      file.tensors[std::string(kPeftPrefix) + name] = of_base.tensors.at(name);
+  }
+  if (LanguageModel* const text = model->language_model();
+      text && text->head().name != kHead && adapter.file.tensors.count(text->head().name) > 0) {
+    file.tensors[std::string(kPeftPrefix) + kHead] = adapter.file.tensors.at(text->head().name);
+    whole.insert("lm_head");
+  }
+  if (config_beside(base).is_null())
+    log::info(
+        "{}: its base, {}, is a file of this program alone; for PEFT export it, too, and give that "
+        "folder as base_model_name_or_path",
+        path, base);
   const json config{{"peft_type", "LORA"},
                     {"task_type", model->language_model() ? json("CAUSAL_LM") : json()},
                     // PEFT wants what transformers load: the folder

@@ -45,6 +45,10 @@ std::string digest_of(const SafetensorsFile& file);
 void check_base(const Adapter& adapter, const std::string& path, const std::string& base,
                 const std::string& digest);
 
+/// Where the base's head is its table of embeddings: takes PEFT's copy of a trained one out, or
+/// refuses, Error(kUsage), what gives the two different numbers.
+void take_tied_head(Adapter& adapter, const std::string& path, Model& model);
+
 /// The whole model, as a file that has no adapter: weight + (alpha / rank) · B · A in fp32, or fp64
 /// where one of them is. Error(kUsage) where the base is gone, or another.
 SafetensorsFile merged(Adapter adapter, const std::string& path);

@@ -309,6 +309,13 @@ ScoredTokens tokens_to_score(const Tokenizer& tokenizer, const TextBounds& bound
     return prompt_tokens(tokenizer, has ? TextBounds() : bounds, text);
   };
   const auto count = [](const std::vector<std::int32_t>& some) { return std::ssize(some); };
+  const auto checked = [&] {
+    if (result.count < 1)
+      fail(ExitCode::kUsage, "score", {.key = "continuation"},
+           "has no token of its own behind the context; needed: a text, and one that does not "
+           "become part of the context's last token");
+    return result;
+  };
   if (context.empty()) {
     if (from.empty())
       fail(ExitCode::kUsage, "score", {.key = "context"},
@@ -317,20 +324,20 @@ ScoredTokens tokens_to_score(const Tokenizer& tokenizer, const TextBounds& bound
     if (tokens.empty() || tokens.front() != from.front())
       tokens.insert(tokens.begin(), from.front());
     result.count = count(tokens) - 1;
-    return result;
+    return checked();
   }
   tokens = begun(context.substr(0, unicode::without_blanks(context)));
   const std::vector<std::int32_t> whole = begun(std::string(context) + std::string(continuation));
   const std::int64_t given = std::min(count(tokens), count(whole));
   result.count = count(whole) - given;
   tokens.insert(tokens.end(), whole.begin() + given, whole.end());
-  if (count(tokens) > result.count) return result;
+  if (count(tokens) > result.count) return checked();
   // A context of blanks alone has no token before the first
   if (!from.empty())
     tokens.insert(tokens.begin(), from.front());
   else
-    result.count = std::max<std::int64_t>(0, result.count - 1);
-  return result;
+    --result.count;
+  return checked();
 }
 
 }  // namespace starling

@@ -161,7 +161,7 @@ class ModelConfig {
       const json& rope = (*this)["rope_parameters"];
       if (rope.is_object() && rope.contains("rope_theta")) return rope["rope_theta"];
     }
-    if (name == "num_key_value_heads" && key.value.is_null())
+    if (name == "num_key_value_heads" && (key.value.is_null() || has(key.name)))
       return config_.value("num_attention_heads", json(32));
     if (name == "n_inner") return scaled("n_embd", 768, 4, 1);
     if (name == "head_dim" && key.value.is_null())
@@ -554,6 +554,14 @@ json with_pretrained(json config, const std::string& source) {
   if (const auto data = config.find("data"); data != config.end() && data->is_object()) {
     const std::string own = tokenizer_beside(model_file);
     const json type = data->value("type", json());
+    if (own.empty() && type == "text" && !data->contains("tokenizer"))
+      refuse("data.tokenizer",
+             "is not given, and {} has no tokenizer.json to take; needed: the one that the model "
+             "was trained with{}",
+             given["path"].get<std::string>(),
+             fs::exists(beside(model_file, "tokenizer.model"))
+                 ? " (transformers writes it from the folder's tokenizer.model)"
+                 : "");
     if (!own.empty() && (type == "text" || type == "chat") && !data->contains("tokenizer")) {
       check_vocabulary(*Tokenizer::read(own), own, config["model"]["vocab"].get<std::int64_t>());
       (*data)["tokenizer"] = own;
@@ -683,15 +691,28 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
                     : dtype == DType::kFloat16  ? "float16"
                                                 : "float32";
   if (companions.ids.is_object()) config.update(companions.ids);
-  const std::vector<std::int32_t> ends = text_bounds(description).ends;
+  std::vector<std::int32_t> ends = text_bounds(description).ends;
+  // A model of conversations ends its answers with the template's marker
+  bool answers_end = false;
+  if (const json& data = whole["data"]; data.value("type", json()) == "chat") {
+    const ChatSource told_there = chat_source_of(description, source);
+    std::string note;
+    const ChatTemplate chat = chat_template(data.value("template", "auto"),
+                                            Tokenizer::parse(description.tokenizer, source),
+                                            told_there, source, "data.template", note);
+    answers_end = std::ranges::count(ends, chat.end()) == 0;
+    if (answers_end) ends.push_back(chat.end());
+    if (told_there.jinja.empty()) companions.files["chat_template.jinja"] = chat.jinja();
+  }
   const json end = ends.empty() ? json() : ends.size() == 1 ? json(ends[0]) : json(ends);
-  if (config["eos_token_id"].is_null()) config["eos_token_id"] = end;
+  if (config["eos_token_id"].is_null() || answers_end) config["eos_token_id"] = end;
   // transformers goes by this file alone, once it is there
   json generation{{"_from_model_config", true}};
   if (const auto it = companions.files.find("generation_config.json");
       it != companions.files.end()) {
     const json kept = parse_json(it->second, source);
-    if (kept.is_object() && token_ids(kept.value("eos_token_id", json())).empty() && !end.is_null())
+    if (kept.is_object() && !end.is_null() &&
+        (answers_end || token_ids(kept.value("eos_token_id", json())).empty()))
       generation = kept, generation["eos_token_id"] = end, companions.files.erase(it);
   }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {

@@ -220,6 +220,7 @@ class LoadedModel final : public InferenceModel {
   Generated generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                      const EachPiece& each) override {
     need_text();
+    tell_unapplied();
     return starling::generate(*model_, *backend_, tokenizer_.get(), bounds_, prompt, options, each);
   }
 
@@ -234,6 +235,7 @@ class LoadedModel final : public InferenceModel {
                                   note));
       if (!note.empty()) log::info("{}", note);
     }
+    tell_unapplied();
     TextBounds bounds = bounds_;
     bounds.ends.push_back(chat_->end());
     return starling::generate(*model_, *backend_, tokenizer_.get(), bounds, chat_->ask(messages),
@@ -306,6 +308,22 @@ class LoadedModel final : public InferenceModel {
          input().text());
   }
 
+  /// Says once what generation_config.json asks for and nothing here does.
+  void tell_unapplied() {
+    if (std::exchange(told_unapplied_, true) || description_.companions.empty()) return;
+    const auto files = Companions::parse(description_.companions, source_).files;
+    const auto file = files.find("generation_config.json");
+    if (file == files.end()) return;
+    const auto asked = nlohmann::json::parse(file->second, nullptr, false);
+    for (const auto& [key, usual] : {std::pair{"repetition_penalty", 1.0},
+                                     {"no_repeat_ngram_size", 0.0},
+                                     {"encoder_no_repeat_ngram_size", 0.0}}) {
+      const auto value = asked.is_object() ? asked.value(key, nlohmann::json()) : nlohmann::json();
+      if (value.is_number() && value != usual)
+        log::info("generation_config.json asks for {} {}, which is not applied", key, value.dump());
+    }
+  }
+
   std::int64_t samples_of(std::size_t count, const char* what) const {
     const auto own = static_cast<std::size_t>(input().elements());
     if (count % own == 0) return static_cast<std::int64_t>(count / own);
@@ -320,7 +338,7 @@ class LoadedModel final : public InferenceModel {
   std::unique_ptr<Model> model_;
   std::vector<TestView> views_;
   std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
-  bool is_text_ = false;
+  bool is_text_ = false, told_unapplied_ = false;
   TextBounds bounds_;      ///< of texts
   std::string chat_data_;  ///< the template of conversations that it was trained on
   std::optional<ChatTemplate> chat_;

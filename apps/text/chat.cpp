@@ -82,6 +82,14 @@ std::string token_text(const json& value) {
 
 }  // namespace
 
+std::string no_json(std::string_view line, std::size_t byte) {
+  constexpr std::size_t kBefore = 30;
+  if (byte <= 2 * kBefore) return fmt::format("is no JSON: '{}'", shown(line, 2 * kBefore));
+  std::size_t from = byte - kBefore;
+  while (from < line.size() && (line[from] & 0xc0) == 0x80) ++from;  // a character's first byte
+  return fmt::format("is no JSON at byte {}: '{}'", byte, shown(line.substr(from), 2 * kBefore));
+}
+
 const char* name_of(Role role) {
   for (const auto& [name, known] : kRoles)
     if (known == role) return name;
@@ -99,8 +107,10 @@ std::vector<ChatMessage> parse_chat(std::string_view line, const std::string& fi
   json value;
   try {
     value = json::parse(line);
+  } catch (const json::parse_error& error) {
+    refuse("{}; needed: {}", no_json(line, error.byte), kNeeded);
   } catch (const json::exception&) {
-    refuse("is no JSON: '{}'; needed: {}", shown(line, 60), kNeeded);
+    refuse("{}; needed: {}", no_json(line, 0), kNeeded);
   }
   const bool pair = value.is_object() && (value.contains("prompt") || value.contains("completion"));
   if (!value.is_object() || (!value.contains("messages") && !pair))
@@ -133,7 +143,15 @@ std::vector<ChatMessage> parse_chat(std::string_view line, const std::string& fi
     if (!content.is_string())
       refuse("messages[{}].content is {}; needed: a text", at,
              one.is_object() && one.contains("content") ? shown(content.dump(), 60) : "missing");
-    messages.push_back({known->second, content.get<std::string>()});
+    for (const char* calls : {"tool_calls", "function_call"}) {
+      if (const json call = one.value(calls, json()); !call.empty())
+        refuse("messages[{}].{} is {}, which no template writes here; needed: texts alone", at,
+               calls, shown(call.dump(), 60));
+    }
+    const json weight = one.value("weight", json(1));
+    if (weight != 0 && weight != 1 && !weight.is_null())
+      refuse("messages[{}].weight is {}; allowed: 0 and 1", at, shown(weight.dump(), 60));
+    messages.push_back({known->second, content.get<std::string>(), weight != 0});
   }
   return messages;
 }
@@ -180,6 +198,16 @@ std::string ChatSource::additions() const {
   }
   if (has("strftime_now") || has("date_string") || has("Today Date")) all.emplace_back("a date");
   if (has("<think>")) all.emplace_back("think blocks");
+  if (name() == "chatml") {
+    if (has("bos_token")) all.emplace_back("bos_token");
+    if (has("eos_token")) all.emplace_back("eos_token");
+    // Behind the first marker of an end, within the expression that writes it
+    const std::size_t end = jinja.find("<|im_end|>") + std::string_view("<|im_end|>").size();
+    const std::string_view behind = std::string_view(jinja).substr(end, 12);
+    const bool breaks = behind.find("\\n") != behind.npos || behind.find('\n') != behind.npos;
+    if (!breaks) all.emplace_back("no line's end behind <|im_end|>");
+    if (has("| trim") || has("|trim")) all.emplace_back("contents without blanks around them");
+  }
   return fmt::format("{}", fmt::join(all, all.size() > 2 ? ", " : " and "));
 }
 
@@ -227,20 +255,34 @@ ChatTokens ChatTemplate::write(std::span<const ChatMessage> messages, bool asks)
     writer.text(name_ == "llama3" ? "\n\n" : "\n", false);
   };
   for (const ChatMessage& message : messages) {
-    const bool answer = message.role == Role::kAssistant;
+    const bool answer = message.role == Role::kAssistant, trained = answer && message.trained;
     if (name_ == "plain") {
-      writer.text(message.content, answer);
-      if (answer) writer.marker(end_, true);
+      writer.text(message.content, trained);
+      if (answer) writer.marker(end_, trained);
       continue;
     }
     header(message.role);
-    writer.text(name_ == "llama3" ? stripped(message.content) : message.content, answer);
-    writer.marker(end_, answer);
+    writer.text(name_ == "llama3" ? stripped(message.content) : message.content, trained);
+    writer.marker(end_, trained);
     if (name_ == "chatml") writer.text("\n", false);
   }
   if (asks && name_ != "plain") header(Role::kAssistant);
   writer.flush();
   return result;
+}
+
+std::string ChatTemplate::jinja() const {
+  if (name_ == "chatml")
+    return R"({% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + )"
+           R"(message['content'] + '<|im_end|>\n' }}{% endfor %})"
+           R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})";
+  if (name_ == "llama3")
+    return R"({{ '<|begin_of_text|>' }}{% for message in messages %}{{ '<|start_header_id|>' + )"
+           R"(message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + )"
+           R"('<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %})"
+           R"({{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})";
+  return R"({% for message in messages %}{{ message['content'] }})"
+         R"({% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %})";
 }
 
 }  // namespace starling

@@ -16,13 +16,18 @@ namespace starling {
 struct ChatMessage {
   enum class Role : std::uint8_t { kSystem, kUser, kAssistant } role = Role::kUser;
   std::string content;
+  bool trained = true;  ///< an assistant's: false by "weight": 0
 };
 
-/// The conversation in a line of JSON: `messages`, a list of objects with `role` and `content`, or
-/// `prompt` and `completion`, a user's and an assistant's message. Other fields are not read.
-/// Error(kUsage) with `file` and the line's number for anything else.
+/// The conversation in a line of JSON: `messages`, a list of objects with `role`, `content` and
+/// perhaps `weight`, or `prompt` and `completion`, a user's and an assistant's message. Other
+/// fields are not read. Error(kUsage) with `file` and the line's number for anything else, and for
+/// calls of tools, which are not written.
 std::vector<ChatMessage> parse_chat(std::string_view line, const std::string& file,
                                     std::int64_t number);
+
+/// That a line is no JSON, with the text around the byte where that shows.
+std::string no_json(std::string_view line, std::size_t byte);
 
 /// What the files next to a tokenizer say about conversations.
 struct ChatSource {
@@ -70,6 +75,8 @@ class ChatTemplate {
   }
   /// The marker behind an assistant's content.
   std::int32_t end() const { return end_; }
+  /// The same for transformers: a chat template in Jinja.
+  std::string jinja() const;
 
  private:
   ChatTokens write(std::span<const ChatMessage> messages, bool asks) const;

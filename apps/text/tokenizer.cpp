@@ -537,6 +537,32 @@ std::string pattern_of_name(const std::string& path) {
   return {};
 }
 
+/// transformers adds tokens of tokenizer_config.json that tokenizer.json lacks; here they would be
+/// text.
+void check_tokens_beside(const Tokenizer& tokenizer, const std::string& path) {
+  const std::string source = path.substr(0, path.rfind('/') + 1) + "tokenizer_config.json";
+  if (!RegularFile(source).fault().empty()) return;
+  const json config = parse_json(whole_file(source), source);
+  const Part settings(config, source, "");
+  const auto lacks = [&](const json& token) {
+    const json text = token.is_object() ? token.value("content", json()) : token;
+    if (!text.is_string()) return;
+    std::vector<std::int32_t> tokens;
+    tokenizer.encode(text.get_ref<const std::string&>(), tokens);
+    if (tokens.size() > 1)
+      refuse(source, "",
+             "has the token {}, which {} lacks, so that it would be text; needed: both by one call "
+             "of transformers' save_pretrained",
+             shown(text.dump(), 60), path);
+  };
+  if (const json& decoder = settings["added_tokens_decoder"]; decoder.is_object()) {
+    for (const auto& [number, token] : decoder.items())
+      if (std::atoll(number.c_str()) >= tokenizer.vocab()) lacks(token);
+  }
+  if (const json& special = settings["additional_special_tokens"]; special.is_array())
+    for (const json& token : special) lacks(token);
+}
+
 /// Of tokenizer.json, or if `vocab` is true perhaps of vocab.json.
 std::shared_ptr<const Tokenizer> parse_json_text(std::string_view text, const std::string& source,
                                                  bool vocab) {
@@ -545,7 +571,9 @@ std::shared_ptr<const Tokenizer> parse_json_text(std::string_view text, const st
     return make_bpe(read_vocab_and_merges(root, source), source);
   BpeParts parts = read_huggingface(root, source);
   parts.huggingface = text;
-  return make_bpe(std::move(parts), source);
+  auto tokenizer = make_bpe(std::move(parts), source);
+  if (vocab) check_tokens_beside(*tokenizer, source);
+  return tokenizer;
 }
 
 class Bytes final : public Tokenizer {
@@ -618,7 +646,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::read(const std::string& path,
     return parse_json_text(text, path, true);
   }
   if (path.ends_with(".model"))
-    refuse(path, "", "is SentencePiece's; needed: tokenizer.json of byte-level BPE");
+    refuse(path, "", "is SentencePiece's; needed: tokenizer.json, as transformers writes it");
   const std::string name = pattern.empty() ? pattern_of_name(path) : pattern;
   if (name.empty()) {
     read_ranks(text, path, "gpt2");  // names a line that is no rank, if there is one

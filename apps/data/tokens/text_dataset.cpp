@@ -9,6 +9,7 @@
 #include <set>
 
 #include "apps/inference/description.h"
+#include "apps/inference/hugging_face.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -86,10 +87,14 @@ void TextDataset::describe_tokenizer() {
 
 std::shared_ptr<const Tokenizer> TextDataset::tokenizer_of_model(const SafetensorsFile& file,
                                                                  const std::string& source) const {
-  if (file.metadata.count(kConfigMetadata) == 0) return nullptr;  // of another program
-  const std::string text = description_of(file, source).tokenizer;
-  if (text.empty()) return nullptr;
-  auto other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
+  std::shared_ptr<const Tokenizer> other;
+  if (file.metadata.count(kConfigMetadata) == 0) {  // of another program
+    if (const std::string found = tokenizer_beside(source); !found.empty())
+      other = Tokenizer::read(found);
+  } else if (const std::string text = description_of(file, source).tokenizer; !text.empty()) {
+    other = Tokenizer::parse(text, source + ": metadata starling.tokenizer");
+  }
+  if (!other) return nullptr;
   if (tokenizer_ && (other->vocab() != tokenizer_->vocab() || !agree(*other, *tokenizer_)))
     fail(ExitCode::kUsage, "data", {.key = "data.tokenizer"},
          "has {} tokens that are not those ({}) that the model of {} was trained with; needed: "

@@ -10,6 +10,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "apps/text/chat.h"
 #include "core/error.h"
 #include "core/file_io.h"
 #include "core/text.h"
@@ -62,8 +63,10 @@ std::string text_of_line(std::string_view line, const std::string& field, const 
     json = nlohmann::json::parse(line, [&](int depth, auto event, const nlohmann::json& parsed) {
       return event != nlohmann::json::parse_event_t::key || depth > 1 || parsed == field;
     });
+  } catch (const nlohmann::json::parse_error& error) {
+    refuse("{}; needed: an object with the field {}", no_json(line, error.byte), field);
   } catch (const nlohmann::json::exception&) {
-    refuse("is no JSON: '{}'; needed: an object with the field {}", shown(line, 60), field);
+    refuse("{}; needed: an object with the field {}", no_json(line, 0), field);
   }
   const auto it = json.is_object() ? json.find(field) : json.end();
   if (!json.is_object() || it == json.end())

@@ -213,13 +213,14 @@ bool has_adapters(const Model& model) {
 }
 
 /// Puts an adapter's tensors beside those of its base.
-void put_adapter(const InitialFile& init, const std::string& digest, const Model& model,
+void put_adapter(const InitialFile& init, const std::string& digest, Model& model,
                  SafetensorsFile& file) {
   std::optional<Adapter> adapter = read_adapter(init.adapter);
   if (!adapter)
     fail(ExitCode::kUsage, "config", {.key = "init.adapter"},
          "{} is no adapter; needed: a run's with lora, or PEFT's folder", init.adapter);
   check_base(*adapter, init.adapter, init.file, digest);
+  take_tied_head(*adapter, init.adapter, model);
   std::map<std::string, Shape> trained;
   for (const Parameter* parameter : model.parameters()) {
     if (parameter->trainable)
@@ -350,6 +351,12 @@ std::map<std::string, std::string> check_initial_meaning(const InitialFile& init
     theirs = Tokenizer::read(source = beside);
     check_vocabulary(*theirs, source, model.output_shape().back());
   }
+  if (!theirs && ours.tokenizer == "bytes" && file.metadata.count(kConfigMetadata) == 0 &&
+      !config_beside(init.file).is_null())
+    log::warning(
+        "init: {} has no tokenizer beside it, so nothing tells what its tokens are; those of the "
+        "data are bytes",
+        init.file);
   if (!theirs) return result;
   const auto of_data =
       ours.tokenizer.empty() ? nullptr : Tokenizer::parse(ours.tokenizer, "data.tokenizer");
