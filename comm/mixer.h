@@ -30,6 +30,12 @@ struct Mix {
   std::vector<double> weights;
   bool sum = false;
   EncodedTerms encoded = {};
+
+  /// From now on x + share · (c - x); not of encoded messages.
+  void take_part(double share) {
+    self_weight = 1.0 - share * (1.0 - self_weight);
+    for (double& weight : weights) weight *= share;
+  }
 };
 
 /// Times and traces waits for other ranks. On a device only the update stream waits, so that the

@@ -29,7 +29,7 @@ Encoding read_encoding(ConfigSection& config, std::vector<KeptState>& states) {
 
 double read_consensus_step(ConfigSection& config) {
   return config.number("consensus_step", 1.0, Range{0.0, 1.0, true, false},
-                       "part of the decoded differences that a rank goes");
+                       "part of the way to its neighbours' mix that a rank goes");
 }
 
 Compressor read_compressor(ConfigSection& config, Code standard) {

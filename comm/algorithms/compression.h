@@ -17,7 +17,7 @@ Encoding read_encoding(ConfigSection& config, std::vector<KeptState>& states);
 /// Elements that share a code's range.
 std::int64_t read_block(ConfigSection& config);
 
-/// γ of an exchange that is encoded.
+/// γ: a mix of c is c + γ([c] - c).
 double read_consensus_step(ConfigSection& config);
 
 /// The keys of algorithms that always encode what they send: compressor and block.

@@ -37,10 +37,7 @@ class ExactDiffusion final : public Bucketwise {
   void complete() override {
     for (int b = 0; b < buckets(); ++b) {
       Mix mix = site_.mixer.receive(b, info_.step, info_.step);
-      if (lazy_ && !mix.received.empty()) {
-        mix.self_weight = 0.5 * (1.0 + mix.self_weight);
-        for (double& weight : mix.weights) weight *= 0.5;
-      }
+      if (lazy_ && !mix.received.empty()) mix.take_part(0.5);
       updater_.mix(b, info_, mix);
       site_.mixer.publish(b, info_.step, -1);
     }

@@ -14,12 +14,15 @@ namespace {
 /// Outer step k = 0, 1, … of a bucket, [φ] being what round k - 1 made of φ (k = 0: φ itself):
 ///     Δ = φ - x      s = μs + D      φ' = [φ] - ν(nesterov ? D + μs : s)      x = φ'
 /// D is Δ, or with mix_differences the mix of the ranks' Δ by round k, which is waited for; φ is
-/// mixed by round k too then.
+/// mixed by round k too then. With consensus_step γ a mix of c is c + γ([c] - c): a mixer of codes
+/// does that itself, and of others `step` is γ.
 class GossipDiLoCo final : public Averages {
  public:
-  GossipDiLoCo(const AlgorithmSite& site, const OuterSettings& settings, bool mix_differences)
+  GossipDiLoCo(const AlgorithmSite& site, const OuterSettings& settings, bool mix_differences,
+               double step)
       : Averages(site, std::make_unique<Alone>(site), settings.states),
         settings_(settings),
+        step_(step),
         rule_(make_outer_rule(settings, 1.0, 0.0)),
         differences_(like_parameters()),
         anchors_(mix_tensors([](const Bucket& of) { return of.sync[0].numbers; }, site_.overlap,
@@ -65,16 +68,20 @@ class GossipDiLoCo final : public Averages {
   void meet(int b) override {
     const std::int64_t k = outer_step(b);
     if (mixed_differences_) {
-      outer_.mix(b, info_, mixed_differences_->receive(b, info_.step, k), difference(b));
+      mix(b, mixed_differences_->receive(b, info_.step, k), difference(b));
       mixed_differences_->publish(b, info_.step, -1);
     }
-    const Mix& mix = anchors_.receive(b, info_.step, k > 0 ? round_of_anchor(k) : -1);
-    if (!mix.received.empty()) outer_.mix(b, info_, mix, state(b, 0));
+    mix(b, anchors_.receive(b, info_.step, k > 0 ? round_of_anchor(k) : -1), state(b, 0));
     apply(b, *rule_, {state(b, 1), state(b, 0)}, difference(b), bucket(b).parameters);
     anchors_.publish(b, info_.step, round_of_anchor(k + 1));
   }
 
  private:
+  void mix(int b, Mix with, const Tensor& numbers) {
+    if (with.received.empty()) return;
+    if (step_ != 1.0) with.take_part(step_);
+    outer_.mix(b, info_, with, numbers);
+  }
   Tensor& difference(int b) { return differences_[static_cast<std::size_t>(b)]; }
   /// k of the outer step that the bucket takes after this step.
   std::int64_t outer_step(int b) const { return settings_.taken(b, buckets(), info_.step + 1) - 1; }
@@ -82,6 +89,7 @@ class GossipDiLoCo final : public Averages {
   std::int64_t round_of_anchor(std::int64_t k) const { return mixed_differences_ ? k : k - 1; }
 
   OuterSettings settings_;
+  double step_;
   std::unique_ptr<OptimizerRule> rule_;
   std::vector<Tensor> differences_;  ///< Δ, then D, by bucket
   Mixer& anchors_;
@@ -106,29 +114,39 @@ AlgorithmPlan plan_gossip_diloco(ConfigSection& config) {
                                {{"period", 16}, {"mix_differences", true}},
                                {{"period", 48}, {"mix_differences", true}}}};
   if (mix_differences) cost.exchanges.push_back({.every = settings.period});
-  return {
-      .title = "gossip DiLoCo",
-      .topology = TopologyKind::kDoublyStochastic,
-      .needs = {.fp16_fault = fp16_fault(settings.states),
-                .least_buckets = {"fragments", settings.fragments}},
-      .states = states,
-      .scratch = 1,
-      .messages = {.encoding = encoding, .always = true},
-      .steps = {.keys = {{"period", settings.period}},
-                .restarts_updates = settings.states == StatesAt::kReset,
-                .joins_every = settings.period},
-      .growth = {[period = settings.period](const OptimizerRule&) {
-        return DisagreementModel{.step = [](DisagreementModel::Numbers& z,
-                                            const DisagreementModel::MixOne& mix) { mix(z[0]); },
-                                 .steps = period};
-      }},
-      .cost = cost,
-      .make = maker_of<GossipDiLoCo>(settings, mix_differences),
-      .by_exchange = [mix_differences](AlgorithmPlan& plan, const MixerKind& exchange) {
-        set_learning(plan.cost, measured_learning(mix_differences ? OuterMix::kGossipOfDifferences
-                                                                  : OuterMix::kGossip,
-                                                  exchange));
-      }};
+  return {.title = "gossip DiLoCo",
+          .topology = TopologyKind::kDoublyStochastic,
+          .needs = {.fp16_fault = fp16_fault(settings.states),
+                    .least_buckets = {"fragments", settings.fragments}},
+          .states = states,
+          .scratch = 1,
+          .messages = {.encoding = encoding, .always = true},
+          .steps = {.keys = {{"period", settings.period}},
+                    .restarts_updates = settings.states == StatesAt::kReset,
+                    .joins_every = settings.period},
+          .growth = {[period = settings.period, step = encoding.step](const OptimizerRule&) {
+            return DisagreementModel{
+                .step =
+                    [step](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                      std::vector<double> own = z[0];
+                      mix(z[0]);
+                      for (std::size_t e = 0; e < own.size(); ++e)
+                        z[0][e] = own[e] + step * (z[0][e] - own[e]);
+                    },
+                .steps = period};
+          }},
+          .cost = cost,
+          .make = maker_of<GossipDiLoCo>(settings, mix_differences, 1.0),
+          .by_exchange = [=](AlgorithmPlan& plan, const MixerKind& exchange) {
+            if (!exchange.encodes) {
+              plan.messages.encoding->step = 1.0;
+              plan.make = maker_of<GossipDiLoCo>(settings, mix_differences, encoding.step);
+            }
+            set_learning(plan.cost,
+                         measured_learning(
+                             mix_differences ? OuterMix::kGossipOfDifferences : OuterMix::kGossip,
+                             exchange, encoding.step));
+          }};
 }
 
 }  // namespace starling

@@ -182,6 +182,8 @@ const char* const kAlgorithms = R"([
   {"type": "gossip_diloco", "period": 3, "outer_nesterov": false, "outer_lr": 0.5, "outer_momentum": 0.6},
   {"type": "gossip_diloco", "period": 4, "fragments": 2}, {"type": "gossip_diloco", "period": 3, "states": "reset"},
   {"type": "gossip_diloco", "period": 4, "fragments": 4, "mix_differences": true},
+  {"type": "gossip_diloco", "period": 3, "consensus_step": 0.5},
+  {"type": "gossip_diloco", "period": 4, "fragments": 2, "mix_differences": true, "consensus_step": 0.7},
   {"type": "choco"}, {"type": "choco", "compressor": "minmax8", "block": 64, "consensus_step": 0.4},
   {"type": "choco", "block": 0}, {"type": "choco", "compressor": "none"},
   {"type": "low_precision"}, {"type": "low_precision", "compressor": "int8", "interval": 3},

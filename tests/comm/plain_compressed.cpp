@@ -203,8 +203,7 @@ PlainExchange::PlainExchange(const PlainRun& run, const std::string& exchange)
       feedback_(run.key("error_feedback", false)),
       gamma_(run.key("consensus_step", 1.0)),
       residual_(run.zeros()) {
-  require(!exact_ || (!feedback_ && gamma_ == 1.0), "test",
-          "error_feedback and consensus_step are about bf16 and int8");
+  require(!exact_ || !feedback_, "test", "error_feedback is about bf16 and int8");
 }
 
 PlainExchange PlainExchange::without_feedback() const {
@@ -214,7 +213,11 @@ PlainExchange PlainExchange::without_feedback() const {
 }
 
 Vectors PlainExchange::mixed(const PlainRun& run, const Vectors& v, const Round& round) {
-  if (exact_ || run.n == 1) return PlainRun::mixed(v, round);
+  if (run.n == 1) return v;
+  if (exact_) {
+    const Vectors mix = PlainRun::mixed(v, round);
+    return gamma_ == 1.0 ? mix : PlainRun::sum({{1.0 - gamma_, &v}, {gamma_, &mix}});
+  }
   require(round.ranks_per_node == 1, "test",
           "no plain rewriting of encoded exchanges between nodes");
   const Vectors sent = feedback_ ? PlainRun::sum({{1.0, &v}, {1.0, &residual_}}) : v,
