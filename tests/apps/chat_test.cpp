@@ -17,6 +17,7 @@
 #include "apps/data/tokens/chat_files.h"
 #include "apps/data/tokens/text_dataset.h"
 #include "apps/inference/description.h"
+#include "apps/inference/hugging_face.h"
 #include "apps/text/chat.h"
 #include "apps/text/tokenizer.h"
 #include "core/config.h"
@@ -112,6 +113,14 @@ TEST_CASE("apps/chat: markers in contents are text, and a token of header and co
   for (const std::int32_t token : found.tokens) specials += token >= 500 ? 1 : 0;
   CHECK(specials == 2);
 
+  // Of two answers the one that "weight" leaves out is not trained on
+  const ChatTokens second = chat.encode(parse_chat(
+      R"({"messages": [{"role": "assistant", "content": "b", "weight": 0},
+                       {"role": "assistant", "content": "c", "weight": 1, "tool_calls": []}]})",
+      "c.jsonl", 1));
+  CHECK(std::ranges::count(second.answer, true) == 2);
+  CHECK(marked(*tokenizer, second).ends_with("[c][<|im_end|>]\n"));
+
   const ChatTemplate plain("plain", tokenizer, "<|end|>", "");
   const ChatTokens pair = plain.encode(
       parse_chat(R"({"id": 7, "prompt": "1 + 1 =", "completion": " 2"})", "c.jsonl", 1));
@@ -130,6 +139,19 @@ TEST_CASE("apps/chat: which template a tokenizer's folder has, and what it would
   CHECK(source("<|start_header_id|><|end_header_id|><|eot_id|>").name() == "llama3");
   CHECK(source("[INST]").name().empty());
   CHECK(source("[INST]").additions().empty());
+  const std::string chatml = "{{'<|im_start|>' + m.role + '\\n' + m.content ";
+  CHECK(source(chatml + "+ '<|im_end|>\\n'}}").additions().empty());
+  CHECK(source("{{bos_token}}" + chatml + "| trim + '<|im_end|>'}}").additions() ==
+        "bos_token, no line's end behind <|im_end|>, contents without blanks around them");
+  for (const std::string& name : ChatTemplate::names()) {
+    const ChatTemplate own(
+        name,
+        tokenizer_with({"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>",
+                        "<|end_header_id|>", "<|eot_id|>"}),
+        "<|eot_id|>", "");
+    CHECK(source(own.jinja()).name() == (name == "plain" ? "" : name));
+    CHECK(source(own.jinja()).additions().empty());
+  }
   CHECK(source("{{ 'system\\nYou are Bird, made by us.<|im_end|>' }}").additions() ==
         "a system text ('You are Bird, made by us.')");
   CHECK(source("messages[0]['role'] != 'system' strftime_now <think>").additions() ==
@@ -176,7 +198,7 @@ TEST_CASE("apps/chat: samples, and what becomes of long conversations") {
   CHECK(info.tensors.size() == 2);
   CHECK(contains(info.contents, "as chatml"));
   CHECK(contains(info.contents,
-                 "of more than 64 tokens: 1 conversation cut, of which 1 message left; 1 "
+                 "of more than 64 tokens: 1 conversation cut, of which 2 messages left; 1 "
                  "conversation left out"));
   CHECK(contains(info.contents,
                  "the tokenizer's own template may add a system text ('You are a "
@@ -193,9 +215,10 @@ TEST_CASE("apps/chat: samples, and what becomes of long conversations") {
             .starts_with("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"));
   CHECK(text_of(first.targets) == "b<|im_end|>");
   CHECK(dataset->counted_targets(0) == 2);
+  // Its answer leaves with the long question
   CHECK(text_of(cut.tokens)
-            .starts_with("<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"));
-  CHECK(text_of(cut.targets) == "c<|im_end|>e<|im_end|>");
+            .starts_with("<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nd<|im_end|>\n"));
+  CHECK(text_of(cut.targets) == "e<|im_end|>");
   for (std::size_t t = 0; t + 1 < first.tokens.size(); ++t)
     CHECK((first.targets[t] == kNone || first.targets[t] == first.tokens[t + 1]));
 
@@ -365,7 +388,10 @@ TEST_CASE("apps/chat: packed rows train as padded ones, on any number of ranks")
       REQUIRE(packed.size() == 4);
       for (std::size_t k = 0; k < 4; ++k) CHECK(std::abs(packed[k] - padded[k]) < 1e-11);
     }
-    program.play("remove padded\nremove packed\nremove two");
+    // transformers asks by the same template, and ends an answer where the data ended it
+    export_to_hugging_face("packed", "folder");
+    CHECK(contains(program.read("folder/chat_template.jinja"), "eos_token"));
+    program.play("remove padded\nremove packed\nremove two\nremove folder");
   }
 }
 
@@ -395,6 +421,12 @@ TEST_CASE("apps/chat: what is wrong is named") {
            {R"({"prompt": 1, "completion": "b"})", "line 2: prompt is 1"},
            {R"({"prompt": "a", "completion": "b", "messages": []})",
             "line 2: has messages and prompt or completion"},
+           {R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})",
+            R"(line 2: messages[0].tool_calls is [{"id":1}], which no template writes here)"},
+           {R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})",
+            "line 2: messages[0].weight is 0.5; allowed: 0 and 1"},
+           {R"({"messages": [{"role": "user", "content": "a"}], "a": "", "score": NaN})",
+            "line 2: is no JSON at byte "},
            {"{\"prompt\": \"\xff\", \"completion\": \"b\"}", "line 2: is no JSON"}}) {
     CAPTURE(line);
     files.text("c.jsonl", good + "\n" + line + "\n" + good + "\n");

@@ -403,6 +403,23 @@ TEST_CASE("language_model: a folder of Hugging Face's in place of a run") {
                 {R"(init={"file":"folder","skip":["transformer.wte.weight"]})", "steps=1"});
   CHECK(read_safetensors("others/model.safetensors").metadata.count("starling.companions") == 0);
 
+  // Tokens of another tokenizer, and of one that nobody has
+  auto odd = nlohmann::json::parse(tokenizer);
+  std::swap(odd["model"]["vocab"]["a"], odd["model"]["vocab"]["b"]);
+  program.play("copy folder odd\ncopy folder bare\nremove bare/tokenizer.json");
+  program.write("odd/tokenizer.json", odd.dump());
+  program.play(R"table(
+2 1 | a test cut by another | data\.tokenizer: has 256 tokens that are not those | run.json --evaluate odd
+0 1 | a model without one | ^warning: init: bare/model\.safetensors has no tokenizer beside it | run.json --output unsure | init=bare | steps=1
+2 1 | that says itself what it is | data\.tokenizer: is not given, and bare has no tokenizer\.json to take | run.json --dry-run | model={"type":"pretrained","path":"bare"}
+)table");
+  program.write("odd/tokenizer.json", tokenizer);
+  program.write("odd/tokenizer_config.json", R"({"additional_special_tokens": ["<new>"]})");
+  CHECK(test::fails(
+      ExitCode::kUsage,
+      "odd/tokenizer_config.json: has the token \"<new>\", which odd/tokenizer.json lacks",
+      [] { load_model("odd", {.threads = 1}); }));
+
   // As a model that says itself what it is
   program.play(R"table(
 0 1 | as it is | done | run.json --output born | model={"type":"pretrained","path":"folder"} | steps=1 | optimizer.lr=0

@@ -213,6 +213,55 @@ let peft = lora.targets=["c_attn", "mlp.c_proj"] | lora.train=["ln_f"]
                                          "/config.json"));
 }
 
+TEST_CASE("lora: PEFT's form of a table that is the head, and of modules trained in part") {
+  const Program program;
+  write_lora_run(program);
+  program.play(R"table(
+0 1 | a base | done | run.json --output base
+let lora = init=base | lora.rank=2 | steps=2
+0 1 | its table, too | done | run.json --output tabled | $lora | lora.train=["wte"]
+0 1 | biases of norms | done | run.json --output norms | $lora | lora.train=["ln_1.bias"]
+0 1 | biases of what has adapters | done | run.json --output biases | $lora | lora.train=["c_attn.bias"]
+)table");
+  export_to_hugging_face("tabled", "peft");
+  const std::string file = "peft/adapter_model.safetensors", front = "base_model.model.",
+                    head = front + "lm_head.weight", table = front + "transformer.wte.weight";
+  SafetensorsFile adapter = read_safetensors(file);
+  CHECK(adapter.tensors.at(head).bytes == adapter.tensors.at(table).bytes);
+  CHECK(nlohmann::json::parse(program.read("peft/adapter_config.json"))["modules_to_save"] ==
+        nlohmann::json{"lm_head", "transformer.wte"});
+  CHECK(adapter_difference(read_model(find_model("peft").path),
+                           read_model(find_model("tabled").path)) == 0.0);
+  program.check("goes on", 1, 0, "done", "run.json --output further",
+                {R"(init={"file":"base","adapter":"peft"})", R"(lora={"train":["wte"]})"});
+  // As PEFT leaves it: the head keeps the base's table
+  SafetensorsFile theirs;
+  theirs.tensors = adapter.tensors;
+  theirs.tensors.erase(head);
+  write_safetensors(file, theirs);
+  const std::string unties = "but the base's head is its table of embeddings, transformer.wte";
+  CHECK(test::fails(ExitCode::kUsage, "has a table of its own, " + unties,
+                    [] { read_model(find_model("peft").path); }));
+  theirs.tensors[head] = theirs.tensors.at(table);
+  theirs.tensors[head].bytes[0] ^= std::byte{1};
+  write_safetensors(file, theirs);
+  CHECK(test::fails(ExitCode::kUsage, "has a head of its own, " + unties,
+                    [] { read_model(find_model("peft").path); }));
+  theirs.tensors[head] =
+      theirs.tensors[table] = {DType::kFloat32, {1, 2}, std::vector<std::byte>(8)};
+  write_safetensors(file, theirs);
+  CHECK(test::fails(ExitCode::kUsage, "transformer.wte.weight has shape 1×2, and in the base, ",
+                    [] { read_model(find_model("peft").path); }));
+
+  export_to_hugging_face("norms", "whole-norms");
+  const SafetensorsFile norms = read_safetensors("whole-norms/adapter_model.safetensors");
+  CHECK(norms.tensors.at(front + "transformer.h.0.ln_1.weight").bytes ==
+        read_safetensors("base/model.safetensors").tensors.at("transformer.h.0.ln_1.weight").bytes);
+  CHECK(test::fails(ExitCode::kUsage,
+                    "trains a part of transformer.h.0.attn.c_attn beside its adapter",
+                    [] { export_to_hugging_face("biases", "none"); }));
+}
+
 TEST_CASE("lora: an adapter_config.json of what is not computed is refused by key") {
   const Program program;
   const std::string golden = program.root() + "/tests/golden/lora";

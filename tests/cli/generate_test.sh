@@ -84,6 +84,8 @@ PYTHON
 printf '{"context": "Der", "continuation": " F"}\n{"query": "Der", "choices": ["a"], "gold": 1}\n' >bad.jsonl
 check "an answer that is none of the choices" 2 'bad.jsonl:2: gold: is 1; needed: the right one' "$predict" run --score bad.jsonl
 verify "the line before has its answer" grep -q '^{"logprob":' .stdout
+echo '{"context": "Der", "continuation": ""}' >bad.jsonl
+check "a continuation of no token" 2 'bad.jsonl:1: continuation: has no token of its own' "$predict" run --score bad.jsonl
 echo '{"context": "Der", "continuation"' >bad.jsonl
 check "a line of no JSON" 2 'bad.jsonl:1' "$predict" run --score bad.jsonl
 check "samples that would be equal" 2 "would be 3 equal texts" "$predict" run --prompt a --samples 3 --temperature 0
