@@ -171,7 +171,7 @@ def check_environment(text):
         read.update(re.findall(r'"([A-Z]+_[A-Za-z_0-9]+)"', " ".join(names)))
     read.update(re.findall(r"\$\{?((?:STARLING|NETLAB)_[A-Z_0-9]+|CLANG_FORMAT)", scripts))
     read.update(re.findall(r'environ(?:\.get\(|\[)"((?:STARLING|NETLAB)_[A-Z_0-9]+)"', scripts))
-    named = set(re.findall(r"`([A-Z_]+_[A-Za-z_0-9]+|TMPDIR|TERM)`", text))
+    named = set(re.findall(r"`([A-Z_]+_[A-Za-z_0-9]+|TMPDIR|TERM|RANK)`", text))
     for name in sorted(read - named):
         fault("docs/environment.md", 1, f"lacks {name}, which is read")
     for name in sorted(named - read):
