@@ -694,7 +694,8 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
   std::vector<std::int32_t> ends = text_bounds(description).ends;
   // A model of conversations ends its answers with the template's marker
   bool answers_end = false;
-  if (const json& data = whole["data"]; data.value("type", json()) == "chat") {
+  if (const json data = whole.value("data", json());
+      data.is_object() && data.value("type", json()) == "chat") {
     const ChatSource told_there = chat_source_of(description, source);
     std::string note;
     const ChatTemplate chat = chat_template(data.value("template", "auto"),

@@ -172,7 +172,7 @@ TEST_CASE("apps/chat: samples, and what becomes of long conversations") {
   const std::string specials =
       files.text("t/tokenizer.json", tokenizer_json({"<|im_start|>", "<|im_end|>"}).dump());
   files.text("t/tokenizer_config.json",
-             R"({"chat_template": "<|im_start|>…<|im_end|> You are a bird.<"})");
+             R"({"chat_template": "<|im_start|>…<|im_end|>\n You are a bird.<"})");
   const auto said = [](const std::vector<std::pair<std::string, std::string>>& messages) {
     json list = json::array();
     for (const auto& [role, content] : messages)
@@ -198,7 +198,7 @@ TEST_CASE("apps/chat: samples, and what becomes of long conversations") {
   CHECK(info.tensors.size() == 2);
   CHECK(contains(info.contents, "as chatml"));
   CHECK(contains(info.contents,
-                 "of more than 64 tokens: 1 conversation cut, of which 2 messages left; 1 "
+                 "of more than 64 tokens: 1 conversation cut, of which 1 message left; 1 "
                  "conversation left out"));
   CHECK(contains(info.contents,
                  "the tokenizer's own template may add a system text ('You are a "
@@ -215,10 +215,9 @@ TEST_CASE("apps/chat: samples, and what becomes of long conversations") {
             .starts_with("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"));
   CHECK(text_of(first.targets) == "b<|im_end|>");
   CHECK(dataset->counted_targets(0) == 2);
-  // Its answer leaves with the long question
   CHECK(text_of(cut.tokens)
-            .starts_with("<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nd<|im_end|>\n"));
-  CHECK(text_of(cut.targets) == "e<|im_end|>");
+            .starts_with("<|im_start|>system\ns<|im_end|>\n<|im_start|>assistant\nc<|im_end|>\n"));
+  CHECK(text_of(cut.targets) == "c<|im_end|>e<|im_end|>");
   for (std::size_t t = 0; t + 1 < first.tokens.size(); ++t)
     CHECK((first.targets[t] == kNone || first.targets[t] == first.tokens[t + 1]));
 
@@ -270,7 +269,7 @@ TEST_CASE("apps/chat: tests are drawn by what is said, not by how a line writes 
             "\n" + spelt;
   }
   const auto expected = tests_of(plain);
-  CHECK(expected.size() == 10);
+  CHECK(expected.size() == 9);  // of 38: two would be cut to an answer without a question
   CHECK(tests_of(spelt) == expected);
 }
 

@@ -245,14 +245,14 @@ class Chat final : public TextDataset {
       const std::int64_t middle = (few + enough) / 2;
       (fits(chat_->encode(without(middle))) ? enough : few) = middle;
     }
-    // An answer does not stay without its question, where the conversation has one
-    std::vector<ChatMessage::Role> spoken;
-    for (const ChatMessage& message : messages)
-      if (message.role != ChatMessage::Role::kSystem) spoken.push_back(message.role);
-    const auto is_user = [](ChatMessage::Role role) { return role == ChatMessage::Role::kUser; };
-    if (!spoken.empty() && is_user(spoken.front()))
-      enough = std::find_if(spoken.begin() + enough, spoken.end(), is_user) - spoken.begin();
-    ChatTokens rest = chat_->encode(without(enough));
+    const std::vector<ChatMessage> kept = without(enough);
+    const auto asks = [](const ChatMessage& message) {
+      return message.role == ChatMessage::Role::kUser;
+    };
+    // An answer is not trained on without any question
+    if (std::ranges::none_of(kept, asks) && std::ranges::any_of(messages, asks))
+      return std::nullopt;
+    ChatTokens rest = chat_->encode(kept);
     if (!fits(rest) || targets_of(rest) == 0) return std::nullopt;
     --count.dropped;
     ++count.cut;

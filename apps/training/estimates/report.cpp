@@ -236,7 +236,7 @@ std::string schedule_text(const TrainConfig& config, const RunLength& length) {
           "schedule.{}: {} are not fewer than the run's {}: its rate never comes to optimizer.lr\n",
           key, count, steps);
   }
-  const double lr = config.resolved["optimizer"].value("lr", INFINITY);
+  const double lr = config.resolved["optimizer"].value("lr", HUGE_VAL);
   for (const char* key : {"min_lr", "final_lr"}) {
     if (const double least = schedule.value(key, 0.0); least > lr)
       text += fmt::format("schedule.{}: {} is above optimizer.lr, {}: the rate rises to it\n", key,
