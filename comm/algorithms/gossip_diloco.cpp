@@ -109,8 +109,8 @@ AlgorithmPlan plan_gossip_diloco(ConfigSection& config) {
   const Encoding encoding = read_encoding(config, states);
   AlgorithmCost cost{.exchanges = {{.every = settings.period, .hidden = settings.period}},
                      .disagreement = drift_of_averages(settings.period, false),
-                     .tried = {{{"period", 16}},
-                               {{"period", 48}},
+                     .tried = {{{"period", 16}, {"consensus_step", 0.5}},
+                               {{"period", 48}, {"consensus_step", 0.5}},
                                {{"period", 16}, {"mix_differences", true}},
                                {{"period", 48}, {"mix_differences", true}}}};
   if (mix_differences) cost.exchanges.push_back({.every = settings.period});

@@ -36,8 +36,11 @@ std::optional<AlgorithmCost::Learning> measured_learning(OuterMix mix, const Mix
   if (mix == OuterMix::kAll && !exchange.sparse) return {{.loss = 0.0, .steps = 1.0}};
   if (mix == OuterMix::kAll && share == kSparse) return {{.loss = -0.005, .steps = 1.0}};
   if (mix == OuterMix::kAll && share == kSparser) return {{.loss = 0.046, .steps = 1.45}};
-  if (mix == OuterMix::kGossip) return {{.loss = exchange.encodes ? 0.112 : 0.105, .steps = 1.6}};
-  if (mix == OuterMix::kGossipOfDifferences) return {{.loss = 0.010, .steps = 1.06}};
+  if (mix == OuterMix::kGossip && share == 0.5) return {{.loss = 0.026, .steps = 1.25}};
+  if (mix == OuterMix::kGossip && share == 1.0)
+    return {{.loss = exchange.encodes ? 0.112 : 0.105, .steps = 1.6}};
+  if (mix == OuterMix::kGossipOfDifferences && share == 1.0)
+    return {{.loss = 0.010, .steps = 1.06}};
   return std::nullopt;
 }
 

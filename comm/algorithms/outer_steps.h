@@ -44,7 +44,7 @@ OuterSettings read_outer_steps(ConfigSection& config, std::int64_t usual_period)
 void check_outer_states(const ConfigSection& config, const OuterSettings& settings);
 
 /// What was measured of outer steps' learning: a mean over all ranks, `gossip`, or gossip with
-/// mix_differences, by this exchange; `share`: of a sparse one.
+/// mix_differences, by this exchange. `share`: of a sparse one, or consensus_step of gossip.
 enum class OuterMix : std::uint8_t { kAll, kGossip, kGossipOfDifferences };
 std::optional<AlgorithmCost::Learning> measured_learning(OuterMix mix, const MixerKind& exchange,
                                                          double share = 1.0);

@@ -269,7 +269,7 @@ TEST_CASE("apps/chat: tests are drawn by what is said, not by how a line writes 
             "\n" + spelt;
   }
   const auto expected = tests_of(plain);
-  CHECK(expected.size() == 9);  // of 38: two would be cut to an answer without a question
+  CHECK(expected.size() == 9);  // a quarter of those of which a question stays
   CHECK(tests_of(spelt) == expected);
 }
 

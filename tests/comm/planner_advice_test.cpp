@@ -125,13 +125,17 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
       few{{"type", "diloco"}, {"period", 48}, {"share", 1.0 / 64.0}},
       other{{"type", "diloco"}, {"period", 48}, {"share", 0.02}},
       pairs{{"type", "gossip_diloco"}, {"period", 48}},
+      half{{"type", "gossip_diloco"}, {"period", 48}, {"consensus_step", 0.5}},
+      third{{"type", "gossip_diloco"}, {"period", 48}, {"consensus_step", 0.3}},
       mixed{{"type", "gossip_diloco"}, {"period", 48}, {"mix_differences", true}};
   CHECK(loss(rare, "fp32") == 0.0);
   CHECK(loss(rare, "int4") == 0.0);
   CHECK(loss(few, "sparse") > loss(rare, "sparse"));
   CHECK(loss(other, "sparse") == -1.0);
   CHECK(loss(pairs, "int8") >= loss(pairs, "fp32"));
-  CHECK(loss(pairs, "fp32") > loss(mixed, "fp32"));
+  CHECK(loss(pairs, "fp32") > loss(half, "fp32"));
+  CHECK(loss(half, "fp32") > loss(mixed, "fp32"));
+  CHECK(loss(third, "fp32") == -1.0);
   CHECK(loss(mixed, "fp32") > 0.0);
 }
 
