@@ -86,6 +86,11 @@ CsvFile CsvFile::read(const std::string& path, const std::string& key, bool stre
 CsvFile::CsvFile(std::string name, std::string text)
     : name_(std::move(name)), text_(std::move(text)) {
   if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;
+  if (text_.starts_with("\x1F\x8B"))
+    fail(ExitCode::kUsage, "data", {.file = name_}, "is packed by gzip; unpack it (gunzip)");
+  if (text_.find('\n') == std::string::npos && text_.find('\r') != std::string::npos)
+    fail(ExitCode::kUsage, "data", {.file = name_},
+         "its lines end with CR alone; save the table with LF or CR LF");
   if (!is_utf8(text_)) {
     std::int64_t line = 1;
     for (std::size_t begin = 0, end = 0; begin < text_.size(); begin = end + 1, ++line) {

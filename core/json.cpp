@@ -184,7 +184,10 @@ json parse_json(std::string_view text, const std::string& source) {
   // The parser takes a zero byte for the end and would not look at what follows.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
     fail(ExitCode::kUsage, "config", {.file = shown(source, 200)},
-         "{}: not valid JSON: a zero byte", position_text(text, zero));
+         "{}: not valid JSON: a zero byte{}", position_text(text, zero),
+         text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")
+             ? ", as UTF-16 has it; needed: UTF-8"
+             : "");
   }
   const char* furthest = text.data();
   StrictReader reader(text, furthest, source);

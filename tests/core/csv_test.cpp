@@ -145,6 +145,8 @@ TEST_CASE("core/csv: what is no table is named by file and row") {
     CHECK(contains(refusal(text), "[data] t.csv: " + expected));
   };
   check("", "the table is empty; needed: a first row");
+  check("a,b\r1,2\r", "its lines end with CR alone");
+  check("\x1F\x8B\x08", "is packed by gzip; unpack it");
   check("\xEF\xBB\xBF\r\n\n", "the table is empty");
   check("a,b\n1,2\n1\n", "row 3 has 1 cell; needed: 2, as names");
   check("a,b\n1,2,3\n", "row 2 has 3 cells; needed: 2");

@@ -132,5 +132,7 @@ TEST_CASE("core/json: files") {
                  "larger than 16 MiB"));
   CHECK(contains(error(""), "cannot be read"));
   CHECK(contains(error(std::string("a\0b", 3)), "zero byte"));
+  CHECK(contains(error(folder.write("wide.json", std::string("\xFF\xFE{\0", 4))),
+                 "a zero byte, as UTF-16 has it; needed: UTF-8"));
   CHECK(contains(error("/dev/zero"), "larger than 16 MiB"));
 }

@@ -28,6 +28,7 @@ an image | {"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_si
 smaller than the window of 9 pixels | {"type": "conv2d", "out_channels": 4, "kernel_size": 9}
 window of 9 pixels | {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "dilation": 4}
 2 groups | {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 2}
+that 2 groups divide | {"type": "conv_transpose2d", "out_channels": 4, "kernel_size": 3, "groups": 2}
 [layer] 1: | {"type": "flatten"}, {"type": "max_pool2d", "kernel_size": 2}
 an image | {"type": "flatten"}, {"type": "global_avg_pool"}
 [layer] 0: layers give 6×6×4 but the shortcut gives 8×8×3 | {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3}]}
