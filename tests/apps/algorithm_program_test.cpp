@@ -52,6 +52,8 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 2 2 | one-way rows are for push_sum | must sum to 1, but for algorithms that weigh what they received \(push_sum\) | gossip | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
 0 2 | which takes them | custom, 2 ranks | push_sum | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
 2 2 | error feedback of what is not encoded | sync\.exchange: is fp32, but sync\.algorithm\.error_feedback is about numbers that are encoded; allowed: bf16, int8, int4 | {"type":"gossip","error_feedback":true} | ring
+2 2 | nor is a part of the way to a mix | sync\.exchange: is fp32, but sync\.algorithm\.consensus_step is about numbers that are encoded | {"type":"gossip","consensus_step":0.5} | ring
+0 2 | but for outer steps by gossip | ring, 2 ranks | {"type":"gossip_diloco","period":6,"consensus_step":0.5} | ring
 2 2 | a block that is no multiple of 32 | sync\.algorithm\.block: is 48; allowed: multiples of 32 | {"type":"choco","block":48} | static-ring
 2 2 | an encoded exchange of averages | sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: diloco, gossip, gossip_diloco, qgm | local_sgd | ring | sync.exchange=int8
 2 2 | the largest numbers of a mix | sync\.exchange: is sparse, but gossip mixes all numbers; allowed: fp32, bf16, int8, int4, or one of these algorithms: diloco | gossip | ring | sync.exchange=sparse

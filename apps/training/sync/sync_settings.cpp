@@ -14,6 +14,21 @@
 namespace starling {
 namespace {
 
+/// Refuses keys about codes where none are sent.
+void check_keys_of_codes(const ConfigSection& sync, const SyncSettings& settings,
+                         const std::string& exchange) {
+  for (const AlgorithmPlan* plan : settings.plans()) {
+    const std::string key = settings.mixer.encodes || !plan->messages.encoding
+                                ? ""
+                                : plan->messages.encoding->key_of_codes();
+    if (key.empty()) continue;
+    sync.error(
+        "exchange",
+        "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8, int4",
+        exchange, key);
+  }
+}
+
 /// Refuses what keys of `sync` ask for and the run's algorithms do not have.
 void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
                      const SyncSettings& settings, const std::string& exchange) {
@@ -32,16 +47,6 @@ void check_exchanges(const ConfigSection& sync, const SyncPartners& with,
                settings.mixer.sparse ? "mixes all numbers" : "exchanges in full precision",
                plans[0]->messages.encoding ? "fp32, bf16, int8, int4" : "fp32",
                fmt::join(others, ", "));
-  }
-  for (const AlgorithmPlan* plan : plans) {
-    const std::string key = settings.mixer.encodes || !plan->messages.encoding
-                                ? ""
-                                : plan->messages.encoding->key_of_codes();
-    if (key.empty()) continue;
-    sync.error(
-        "exchange",
-        "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8, int4",
-        exchange, key);
   }
   if (settings.lr_scale != 1.0 &&
       !any([](const AlgorithmPlan& plan) { return !plan.equality.always(); })) {
@@ -247,6 +252,7 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
   settings.algorithm = exchanged_by(settings.algorithm, settings.mixer);
   for (SyncPhase& phase : settings.later)
     phase.algorithm = exchanged_by(phase.algorithm, settings.mixer);
+  check_keys_of_codes(sync, settings, exchange);
   sync.finish();
   return settings;
 }
