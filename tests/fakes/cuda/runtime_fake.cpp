@@ -165,7 +165,8 @@ void* take(std::size_t bytes) {
   const int access = PROT_READ | PROT_WRITE;
   void* memory = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  for (std::size_t at = 0; at < bytes; at += kPart) {
+  if (file < 0) std::memset(memory, 0xff, bytes);  // a limit on files, as a test sets it
+  for (std::size_t at = 0; file >= 0 && at < bytes; at += kPart) {
     if (mmap(static_cast<char*>(memory) + at, std::min(kPart, bytes - at), access,
              MAP_PRIVATE | MAP_FIXED, file, 0) == MAP_FAILED)
       fail(ExitCode::kMemory, "shim", "no memory can be mapped: {}", std::strerror(errno));
