@@ -692,18 +692,22 @@ void export_to_hugging_face(const std::string& run, const std::string& destinati
                                                 : "float32";
   if (companions.ids.is_object()) config.update(companions.ids);
   std::vector<std::int32_t> ends = text_bounds(description).ends;
-  // A model of conversations ends its answers with the template's marker
+  // A model of conversations ends its answers with the template's marker; plain's is eos
   bool answers_end = false;
   if (const json data = whole.value("data", json());
       data.is_object() && data.value("type", json()) == "chat") {
-    const ChatSource told_there = chat_source_of(description, source);
-    std::string note;
-    const ChatTemplate chat = chat_template(data.value("template", "auto"),
-                                            Tokenizer::parse(description.tokenizer, source),
-                                            told_there, source, "data.template", note);
-    answers_end = std::ranges::count(ends, chat.end()) == 0;
-    if (answers_end) ends.push_back(chat.end());
-    if (told_there.jinja.empty()) companions.files["chat_template.jinja"] = chat.jinja();
+    const ChatSource beside_base = chat_source_of(description, source);
+    std::string name = data.value("template", "auto");
+    if (name == "auto") name = beside_base.name();
+    if (name == "chatml" || name == "llama3") {
+      const std::int32_t marker =
+          ChatTemplate(name, Tokenizer::parse(description.tokenizer, source), "", "data.template")
+              .end();
+      answers_end = std::ranges::count(ends, marker) == 0;
+      if (answers_end) ends.push_back(marker);
+    }
+    if (beside_base.jinja.empty() && !name.empty())
+      companions.files["chat_template.jinja"] = ChatTemplate::jinja(name);
   }
   const json end = ends.empty() ? json() : ends.size() == 1 ? json(ends[0]) : json(ends);
   if (config["eos_token_id"].is_null() || answers_end) config["eos_token_id"] = end;

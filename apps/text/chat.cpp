@@ -271,12 +271,12 @@ ChatTokens ChatTemplate::write(std::span<const ChatMessage> messages, bool asks)
   return result;
 }
 
-std::string ChatTemplate::jinja() const {
-  if (name_ == "chatml")
+std::string ChatTemplate::jinja(const std::string& name) {
+  if (name == "chatml")
     return R"({% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + )"
            R"(message['content'] + '<|im_end|>\n' }}{% endfor %})"
            R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})";
-  if (name_ == "llama3")
+  if (name == "llama3")
     return R"({{ '<|begin_of_text|>' }}{% for message in messages %}{{ '<|start_header_id|>' + )"
            R"(message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + )"
            R"('<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %})"

@@ -75,8 +75,8 @@ class ChatTemplate {
   }
   /// The marker behind an assistant's content.
   std::int32_t end() const { return end_; }
-  /// The same for transformers: a chat template in Jinja.
-  std::string jinja() const;
+  /// A template by name as transformers has it, in Jinja.
+  static std::string jinja(const std::string& name);
 
  private:
   ChatTokens write(std::span<const ChatMessage> messages, bool asks) const;

@@ -144,18 +144,10 @@ TEST_CASE("apps/chat: which template a tokenizer's folder has, and what it would
   CHECK(source("{{bos_token}}" + chatml + "| trim + '<|im_end|>'}}").additions() ==
         "bos_token, no line's end behind <|im_end|>, contents without blanks around them");
   for (const std::string& name : ChatTemplate::names()) {
-    const ChatTemplate own(
-        name,
-        tokenizer_with({"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>",
-                        "<|end_header_id|>", "<|eot_id|>"}),
-        "<|eot_id|>", "");
-    CHECK(source(own.jinja()).name() == (name == "plain" ? "" : name));
-    CHECK(source(own.jinja()).additions().empty());
+    const ChatSource own = source(ChatTemplate::jinja(name));
+    CHECK(own.name() == (name == "plain" ? "" : name));
+    CHECK(own.additions().empty());
   }
-  CHECK(source("{{ 'system\\nYou are Bird, made by us.<|im_end|>' }}").additions() ==
-        "a system text ('You are Bird, made by us.')");
-  CHECK(source("messages[0]['role'] != 'system' strftime_now <think>").additions() ==
-        "a system text, a date, think blocks");
   // A list of templates, and a file, which goes first
   std::map<std::string, std::string> files{
       {"tokenizer_config.json",

@@ -227,27 +227,35 @@ int kept_checkpoints(const TrainConfig& config, const RankLayout& site) {
 
 /// What of the schedule the run never comes to, or goes the other way.
 std::string schedule_text(const TrainConfig& config, const RunLength& length) {
+  // A plug-in's keys may have these names and hold something else
+  const auto number = [](const nlohmann::json& section, const char* key) {
+    const auto value = section.find(key);
+    return value != section.end() && value->is_number() ? std::optional(value->get<double>())
+                                                        : std::nullopt;
+  };
   const nlohmann::json& schedule = config.resolved["schedule"];
-  const std::int64_t steps = length.total_steps;
+  const auto steps = static_cast<double>(length.total_steps);
   std::string text;
   for (const char* key : {"warmup_steps", "decay_steps"}) {
-    if (const auto count = schedule.value<std::int64_t>(key, 0); count >= steps)
+    if (const auto count = number(schedule, key); count && *count >= steps)
       text += fmt::format(
-          "schedule.{}: {} are not fewer than the run's {}: its rate never comes to optimizer.lr\n",
-          key, count, steps);
+          "schedule.{}: {:.0f} are not fewer than the run's {:.0f}: its rate never comes to "
+          "optimizer.lr\n",
+          key, *count, steps);
   }
-  const double lr = config.resolved["optimizer"].value("lr", HUGE_VAL);
+  const auto lr = number(config.resolved["optimizer"], "lr");
   for (const char* key : {"min_lr", "final_lr"}) {
-    if (const double least = schedule.value(key, 0.0); least > lr)
+    if (const auto least = number(schedule, key); least && lr && *least > *lr)
       text += fmt::format("schedule.{}: {} is above optimizer.lr, {}: the rate rises to it\n", key,
-                          least, lr);
+                          *least, *lr);
   }
-  const double epochs = static_cast<double>(steps) / static_cast<double>(length.steps_per_epoch);
-  if (const auto milestones = schedule.value("milestones", std::vector<double>());
-      !milestones.empty() && milestones.front() >= epochs)
+  const double epochs = steps / static_cast<double>(length.steps_per_epoch);
+  if (const auto all = schedule.find("milestones"); all != schedule.end() && all->is_array() &&
+                                                    !all->empty() && all->front().is_number() &&
+                                                    all->front() >= epochs)
     text +=
         fmt::format("schedule.milestones: {} is not before the end of the run's {:.4g} epochs\n",
-                    milestones.front(), epochs);
+                    all->front().get<double>(), epochs);
   return text;
 }
 
