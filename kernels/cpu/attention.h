@@ -43,7 +43,11 @@ struct AttentionCall {
     if (positions && positions[n * queries + i] < back) back = positions[n * queries + i];
     return i - back;
   }
-  STARLING_HD Index line() const { return (depth + 15) / 16 * 16; }  ///< of a place, in memory
+  /// Numbers of a place in memory: whole vectors, and whole steps of terms.
+  STARLING_HD Index line() const {
+    constexpr Index kStep = sizeof(T) == 2 ? 32 : 16;
+    return (depth + kStep - 1) / kStep * kStep;
+  }
   STARLING_HD Index query_blocks() const { return blocks(queries); }
   STARLING_HD Index query_rows() const { return blocks(queries) * kAttentionBlock; }
   STARLING_HD Index key_rows() const { return blocks(keys) * kAttentionBlock; }

@@ -1,27 +1,28 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/pack_isa.h"
+#include "kernels/cpu/tiles_isa.h"
 #include "kernels/math/activations.h"
 #include "kernels/math/dropout.h"
 
 // Attention in tiles of scores that stay in the caches (Dao 2023, arXiv 2307.08691): forward,
 // queries of a block by all keys; backward, keys of a block by all queries. Products take
 // tiles of registers, of one factor's numbers times vectors of the other's: of fp32 or fp64, or of
-// pairs of bf16 where the processor multiplies those well (AVX512_BF16); then weights are rounded
-// to bf16 for the products that they go into. Behind a causal diagonal register tiles are left out.
+// pairs of bf16 where the processor has products of them (AMX, AVX512_BF16); then weights are
+// rounded to bf16 for the products that they go into. Behind a causal diagonal register tiles are
+// left out.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
 constexpr Index kBlock = kAttentionBlock;
-constexpr int kRows = 6;  ///< of a register tile
 constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
 #if defined(__AVX512F__)
-constexpr int kBytes = 64, kMostVectors = 4;
+constexpr int kBytes = 64, kRegisterVectors = 4;
 #elif defined(__AVX2__)
-constexpr int kBytes = 32, kMostVectors = 2;
+constexpr int kBytes = 32, kRegisterVectors = 2;
 #else
-constexpr int kBytes = 16, kMostVectors = 2;
+constexpr int kBytes = 16, kRegisterVectors = 2;
 #endif
 
 template <class R>
@@ -50,6 +51,14 @@ static inline __attribute__((always_inline)) VectorOf<R> load(const R* from) {
 template <class R>
 static inline __attribute__((always_inline)) void store(R* to, VectorOf<R> x) {
   *reinterpret_cast<typename Lanes<R>::U*>(to) = x;
+}
+
+/// 0, 1, 2, …
+template <class R>
+static inline __attribute__((always_inline)) VectorOf<R> numbers_up() {
+  VectorOf<R> x;
+  for (int i = 0; i < kLanes<R>; ++i) x[i] = static_cast<R>(i);
+  return x;
 }
 
 /// 2^x within 2 units in the last place for x <= 0 and a little more; 0 below -126, NaN of NaN.
@@ -92,6 +101,24 @@ struct Tile {
 /// + shift.
 enum class Leaves { kResults, kTermsBefore, kTermsBehind };
 
+/// Lines turned around: word i of line j at to[i·line_to + j].
+template <class Word>
+static void turn(const Word* from, Index line_from, Index lines, Index words, Word* to,
+                 Index line_to) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Word) == 4) {
+    for (Index j = 0; j < lines; j += 16) {
+      for (Index i = 0; i < words; i += 16)
+        turn_16x16(from + j * line_from + i, line_from, to + i * line_to + j, line_to);
+    }
+    return;
+  }
+#endif
+  for (Index i = 0; i < words; ++i) {
+    for (Index j = 0; j < lines; ++j) to[i * line_to + j] = from[j * line_from + i];
+  }
+}
+
 /// Factors of products as numbers of R. As left factors they lie in rows of terms, or in columns
 /// (kTurned), as right factors in rows of results.
 template <class T>
@@ -99,37 +126,39 @@ struct Plain {
   using R = Compute<T>;
   using Word = R;
   static constexpr Index kTerms = 1;  ///< in a word
+  static constexpr Index kStep = 1;   ///< terms that are multiplied together
+  static constexpr int kRows = 6, kVectors = kRegisterVectors;  ///< of a register tile
+  static constexpr bool kKeysAreColumns = false;                ///< of their gradients' sums
 
-  /// c (+)= a·b of k terms, kRows rows and kVectors vectors; a's number (r, i) is a[r·line + i], or
+  /// c (+)= a·b of k terms, kRows rows and kWide vectors; a's number (r, i) is a[r·line + i], or
   /// with kTurned a[i·line + r].
-  template <int kVectors, bool kTurned>
+  template <int kWide, bool kTurned>
   static inline __attribute__((always_inline)) void tile(Index k, const R* a, Index line_a,
                                                          const R* b, Index line_b, R* c,
                                                          Index line_c, bool add) {
     using V = VectorOf<R>;
-    V sum[kRows][kVectors];
+    V sum[kRows][kWide];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
-        sum[r][v] = add ? load(c + r * line_c + v * kLanes<R>) : V{};
+      for (int v = 0; v < kWide; ++v) sum[r][v] = add ? load(c + r * line_c + v * kLanes<R>) : V{};
     }
 #pragma GCC unroll 2
     for (Index i = 0; i < k; ++i) {
-      V right[kVectors];
+      V right[kWide];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) right[v] = load(b + i * line_b + v * kLanes<R>);
+      for (int v = 0; v < kWide; ++v) right[v] = load(b + i * line_b + v * kLanes<R>);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const R left = kTurned ? a[i * line_a + r] : a[r * line_a + i];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[r][v] += left * right[v];
+        for (int v = 0; v < kWide; ++v) sum[r][v] += left * right[v];
       }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) store(c + r * line_c + v * kLanes<R>, sum[r][v]);
+      for (int v = 0; v < kWide; ++v) store(c + r * line_c + v * kLanes<R>, sum[r][v]);
     }
   }
   /// Places as lines, with zeros behind them up to `padded` lines.
@@ -144,6 +173,7 @@ struct Plain {
   }
   /// Lines, and weights, as right and left factors whose terms are places: here they are.
   static const R* pairs(const R* lines, Index, Index, R*) { return lines; }
+  static const R* of_queries(const R* lines, Index, Index, R*, R*) { return lines; }
   static const R* round(const R* weights, const Tile&, R*) { return weights; }
   static const R* round_turned(const R* weights, const Tile&, R*) { return weights; }
 };
@@ -155,37 +185,39 @@ struct Plain {
 struct Pairs {
   using R = float;
   using Word = std::uint32_t;
-  static constexpr Index kTerms = 2;
+  static constexpr Index kTerms = 2, kStep = 2;
+  static constexpr int kRows = 6, kVectors = kRegisterVectors;
+  static constexpr bool kKeysAreColumns = false;
   static constexpr int kWords = 16;  // of a vector
 
-  template <int kVectors, bool kTurned>
+  template <int kWide, bool kTurned>
   STARLING_PAIRS static void tile(Index k, const Word* a, Index line_a, const Word* b, Index line_b,
                                   float* c, Index line_c, bool add) {
-    __m512 sum[kRows][kVectors];
+    __m512 sum[kRows][kWide];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v)
+      for (int v = 0; v < kWide; ++v)
         sum[r][v] = add ? _mm512_loadu_ps(c + r * line_c + v * kWords) : _mm512_setzero_ps();
     }
 #pragma GCC unroll 2
     for (Index i = 0; i < k; ++i) {
-      __m512i right[kVectors];
+      __m512i right[kWide];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) right[v] = _mm512_loadu_si512(b + i * line_b + v * kWords);
+      for (int v = 0; v < kWide; ++v) right[v] = _mm512_loadu_si512(b + i * line_b + v * kWords);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const __m512i left =
             _mm512_set1_epi32(static_cast<int>(kTurned ? a[i * line_a + r] : a[r * line_a + i]));
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v)
+        for (int v = 0; v < kWide; ++v)
           sum[r][v] = _mm512_dpbf16_ps(sum[r][v], (__m512bh)left, (__m512bh)right[v]);
       }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(c + r * line_c + v * kWords, sum[r][v]);
+      for (int v = 0; v < kWide; ++v) _mm512_storeu_ps(c + r * line_c + v * kWords, sum[r][v]);
     }
   }
   static void take(const BFloat16* from, Index step, Index places, Index padded, Index depth,
@@ -206,6 +238,10 @@ struct Pairs {
           static_cast<Word>(a[d].bits) | static_cast<Word>(a[2 * line + d].bits) << 16;
     }
     return to;
+  }
+  /// The factor that goes with weights into the gradients of keys and values.
+  static const Word* of_queries(const Word* lines, Index places, Index line, Word* to, Word*) {
+    return pairs(lines, places, line, to);
   }
   STARLING_PAIRS static inline __attribute__((always_inline)) __m256i narrow16(const float* x) {
     return (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x));
@@ -232,27 +268,79 @@ struct Pairs {
     return to;
   }
 };
+
+/// The same words in AMX's tiles of 16 rows of 16: two of a left factor by two of a right one. A
+/// left factor lies in rows of terms alone, so that the gradients of keys and values are summed
+/// with a key a column: xᵀ·w instead of wᵀ·x.
+struct Tiles : Pairs {
+  static constexpr Index kStep = 32;
+  static constexpr int kRows = 32, kVectors = 2;
+  static constexpr bool kKeysAreColumns = true;
+
+  template <int kWide, bool kTurned>
+  static void tile(Index k, const Word* a, Index line_a, const Word* b, Index line_b, float* c,
+                   Index line_c, bool add) {
+    static_assert(!kTurned && kWide <= kVectors);
+    tile_product<kWide>(k / kWords, a, line_a, kWords, b, line_b, kWords * line_b, c, line_c, add);
+  }
+  /// Pairs of places in rows of numbers: number d of places 2i and 2i + 1 at to[d·places/2 + i].
+  static const Word* of_queries(const Word* lines, Index places, Index line, Word* to,
+                                Word* memory) {
+    for (Index i = 0; i < places; i += kBlock) {
+      pairs(lines + i * line, kBlock, line, memory);
+      turn(memory, 2 * line, kBlock / 2, 2 * line, to + i / 2, places / 2);
+    }
+    return to;
+  }
+  /// Terms of a step beyond the tile are zero.
+  static const Word* round(float* weights, const Tile& t, Word* to) {
+    for (Index r = 0; t.width() % kStep != 0 && r < t.queries; ++r)
+      _mm512_storeu_ps(weights + r * kBlock + t.width(), _mm512_setzero_ps());
+    Tile whole = t;
+    whole.keys = (t.keys + kStep - 1) / kStep * kStep;
+    return Pairs::round(weights, whole, to);
+  }
+  static const Word* round_turned(const float* weights, const Tile& t, Word* to) {
+    Pairs::round_turned(weights, t, to);
+    for (Index r = (t.queries + 1) / 2; r < (t.queries + kStep - 1) / kStep * kStep / 2; ++r) {
+      for (Index j = 0; j < t.width(); j += kWords)
+        _mm512_storeu_si512(to + r * kBlock + j, _mm512_setzero_si512());
+    }
+    return to;
+  }
+};
+#endif
+
+/// What a thread does before its products and behind them.
+template <class F>
+struct Use {};
+#if defined(__AVX512F__)
+template <>
+struct Use<Tiles> : TilesInUse {};
 #endif
 
 /// c (+)= a·b, of `rows` rows, rounded up to register tiles, `columns`, rounded up to vectors, and
-/// k terms. Lines of factors are words.
+/// k terms, rounded up to steps. Lines of factors are words. With kTermsBehind the left factor is
+/// weights (kTurned), or the right one.
 template <class F, bool kTurned>
 static void product(Leaves leaves, Index shift, Index rows, Index columns, Index k,
                     const typename F::Word* a, Index line_a, const typename F::Word* b,
                     Index line_b, typename F::R* c, Index line_c, bool add) {
-  constexpr Index kTerms = F::kTerms, kVector = kLanes<typename F::R>;
+  constexpr Index kTerms = F::kTerms, kStep = F::kStep, kRows = F::kRows,
+                  kVector = kLanes<typename F::R>;
   const Index vectors = (columns + kVector - 1) / kVector,
-              panels = (vectors + kMostVectors - 1) / kMostVectors;
+              panels = (vectors + F::kVectors - 1) / F::kVectors;
   for (Index panel = 0, v = 0; panel < panels; ++panel) {
     const Index width = (vectors - v + panels - panel - 1) / (panels - panel), first = v * kVector;
     for (Index r = 0; r < rows; r += kRows) {
       Index begin = 0, end = k;
       if (leaves == Leaves::kResults && first >= r + kRows + shift) continue;
       if (leaves == Leaves::kTermsBefore && end > r + kRows + shift) end = r + kRows + shift;
-      if (leaves == Leaves::kTermsBehind && r > shift) begin = r - shift;
+      if (const Index key = kTurned ? r : first; leaves == Leaves::kTermsBehind && key > shift)
+        begin = key - shift;
       if (begin >= end && add) continue;
-      begin /= kTerms;
-      const Index n = (end + kTerms - 1) / kTerms - begin;
+      begin = begin / kStep * (kStep / kTerms);
+      const Index n = (end + kStep - 1) / kStep * (kStep / kTerms) - begin;
       const auto* left = a + (kTurned ? r + begin * line_a : r * line_a + begin);
       const auto* right = b + begin * line_b + first;
       auto* to = c + r * line_c + first;
@@ -263,25 +351,19 @@ static void product(Leaves leaves, Index shift, Index rows, Index columns, Index
         case 2:
           F::template tile<2, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
           break;
-#if defined(__AVX512F__)
         case 3:
-          F::template tile<3, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
+          if constexpr (F::kVectors > 2)
+            F::template tile<3, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
           break;
-        default: F::template tile<4, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
-#endif
+        default:
+          if constexpr (F::kVectors > 2)
+            F::template tile<4, kTurned>(n, left, line_a, right, line_b, to, line_c, add);
       }
     }
     v += width;
   }
 }
 
-/// Lines of a block turned around: word i of place j at to[i·kBlock + j].
-template <class Word>
-static void turn(const Word* from, Index line, Word* to) {
-  for (Index i = 0; i < line; ++i) {
-    for (Index j = 0; j < kBlock; ++j) to[i * kBlock + j] = from[j * line + i];
-  }
-}
 template <class T>
 static void give(const Compute<T>* from, Index depth, Compute<T> factor, T* to) {
   if constexpr (kIsLow<T>) {
@@ -387,12 +469,15 @@ static inline void soften(R* row, Index from, Index of, Index width, R factor, R
   constexpr R kNone = -__builtin_huge_val();
   constexpr int kVector = kLanes<R>;
   V largest = V{} + kNone;
-  const Index left_out = (from < width ? from : width) / kVector * kVector;
-  for (Index j = 0; j < left_out; j += kVector) store(row + j, V{});
-  for (Index j = left_out; j < width; j += kVector) {
+  const Index begin = (from < width ? from : width) / kVector * kVector,
+              end = of < begin ? begin : (of + kVector - 1) / kVector * kVector;
+  const auto place = numbers_up<R>();
+  for (Index j = begin; j < end; j += kVector) {
     V x = load(row + j) * factor;
-    for (int i = 0; (j < from || j + kVector > of) && i < kVector; ++i)
-      if (j + i < from || j + i >= of) x[i] = kNone;
+    if (j < from || j + kVector > of) {
+      const auto at = place + static_cast<R>(j);
+      x = (at >= static_cast<R>(from)) & (at < static_cast<R>(of)) ? x : V{} + kNone;
+    }
     store(row + j, x);
     largest = x > largest ? x : largest;
   }
@@ -406,11 +491,13 @@ static inline void soften(R* row, Index from, Index of, Index width, R factor, R
     most = now;
   }
   V sum{};
-  for (Index j = left_out; j < width; j += kLanes<R>) {
+  for (Index j = 0; j < begin; j += kVector) store(row + j, V{});
+  for (Index j = begin; j < end; j += kVector) {
     const V e = power_of_2(load(row + j) - base);
     sum += e;
     store(row + j, e);
   }
+  for (Index j = end; j < width; j += kVector) store(row + j, V{});
   total += fold<R>(
       sum, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
 }
@@ -433,6 +520,7 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
   R* most = scratch.take<R>(kBlock);
   R* total = scratch.take<R>(kBlock);
   R* factors = scratch.take<R>(kBlock);
+  [[maybe_unused]] const Use<F> use;
   Index packed = -1;  // which keys and values are packed
   for (Index task = first; task < last; ++task) {
     const Index n = task / blocks / g.heads, h = task / blocks % g.heads,
@@ -443,15 +531,15 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
         const Index count = g.keys - key < kBlock ? g.keys - key : kBlock;
         Word *own = values + key * words, *block = reinterpret_cast<Word*>(sums);
         F::take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, words, block);
-        turn(block, words, turned + key * words);
+        turn(block, words, kBlock, words, turned + key * words, kBlock);
         F::take(g.v.at(n, kv, key), g.v.place, count, kBlock, g.depth, words,
                 F::kTerms == 1 ? own : block);
         F::pairs(F::kTerms == 1 ? own : block, kBlock, words, own);
       }
     }
     Tile t = tile_at(g, n, h, query, 0);
-    F::take(g.q.at(n, h, query), g.q.place, t.queries, (t.queries + kRows - 1) / kRows * kRows,
-            g.depth, words, q);
+    F::take(g.q.at(n, h, query), g.q.place, t.queries,
+            (t.queries + F::kRows - 1) / F::kRows * F::kRows, g.depth, words, q);
     for (Index r = 0; r < kBlock; ++r) most[r] = kNone, total[r] = 0;
     for (Index i = 0; i < kBlock * line; ++i) sums[i] = 0;
     const Index end = g.causal && query + t.queries < g.keys ? query + t.queries : g.keys;
@@ -485,6 +573,34 @@ static void forward(const AttentionCall<T>& g, Index first, Index last, Compute<
   }
 }
 
+/// Adds a tile's weights times places of queries to the sums of its keys.
+template <class F>
+static inline void add_to_keys(const Tile& t, const typename F::Word* weights,
+                               const typename F::Word* places, Index rows, Index line,
+                               typename F::R* sums, Index key_rows) {
+  constexpr auto kLeaves = Leaves::kTermsBehind;
+  if constexpr (F::kKeysAreColumns) {
+    product<F, false>(kLeaves, t.shift, line, t.width(), t.queries, places + t.query / F::kTerms,
+                      rows / F::kTerms, weights, kBlock, sums + t.key, key_rows, true);
+  } else {
+    product<F, true>(kLeaves, t.shift, t.keys, line, t.queries, weights, kBlock,
+                     places + t.query * (line / F::kTerms), line, sums + t.key * line, line, true);
+  }
+}
+template <class F, class T>
+static void give_keys(const AttentionCall<T>& g, const Compute<T>* sums, Index line,
+                      [[maybe_unused]] Compute<T>* lines, Compute<T> factor, T* to, Index place) {
+  for (Index key = 0; key < g.keys; key += kBlock) {
+    const Compute<T>* from = sums + key * line;
+    if constexpr (F::kKeysAreColumns) {
+      turn(sums + key, g.key_rows(), line, kBlock, lines, line);
+      from = lines;
+    }
+    for (Index r = 0; r < kBlock && key + r < g.keys; ++r)
+      give(from + r * line, g.depth, factor, to + (key + r) * place);
+  }
+}
+
 /// All heads of keys and values first … last - 1, counted over samples.
 template <class F, class T>
 static void backward(const AttentionCall<T>& g, Index first, Index last, Compute<T>* memory) {
@@ -501,6 +617,7 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
   // Elements in pairs are there as lines, too.
   Word* q_memory = F::kTerms == 1 ? q : scratch.take<Word>(rows * words);
   Word* dy_memory = F::kTerms == 1 ? dy : scratch.take<Word>(rows * words);
+  R* lines = F::kKeysAreColumns ? scratch.take<R>(kBlock * line) : nullptr;
   R* dq = scratch.take<R>(rows * line);
   R* dk = scratch.take<R>(g.key_rows() * line);
   R* dv = scratch.take<R>(g.key_rows() * line);
@@ -514,14 +631,15 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
   R* scores = scratch.take<R>(kBlock * kBlock);
   R* slopes = scratch.take<R>(kBlock * kBlock);
   R* factors = scratch.take<R>(kBlock + 16);
+  [[maybe_unused]] const Use<F> use;
   for (Index task = first; task < last; ++task) {
     const Index n = task / g.kv_heads, kv = task % g.kv_heads;
     for (Index i = 0; i < g.key_rows() * line; ++i) dk[i] = dv[i] = 0;
     for (Index h = kv * group; h < (kv + 1) * group; ++h) {
       F::take(g.q.at(n, h), g.q.place, g.queries, rows, g.depth, words, q);
       F::take(g.dy.at(n, h), g.dy.place, g.queries, rows, g.depth, words, dy);
-      const Word* q_places = F::pairs(q, rows, words, q_memory);
-      const Word* dy_places = F::pairs(dy, rows, words, dy_memory);
+      const Word* q_places = F::of_queries(q, rows, words, q_memory, keys_memory);
+      const Word* dy_places = F::of_queries(dy, rows, words, dy_memory, keys_memory);
       for (Index i = 0; i < rows * line; ++i) dq[i] = 0;
       for (Index r = 0; r < g.queries; ++r) {
         delta[r] = dot(g.y.at(n, h, r), g.dy.at(n, h, r), g.depth);
@@ -530,9 +648,9 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
       for (Index key = 0; key < g.keys; key += kBlock) {
         const Index count = g.keys - key < kBlock ? g.keys - key : kBlock;
         F::take(g.v.at(n, kv, key), g.v.place, count, kBlock, g.depth, words, keys);
-        turn(keys, words, turned_values);
+        turn(keys, words, kBlock, words, turned_values, kBlock);
         F::take(g.k.at(n, kv, key), g.k.place, count, kBlock, g.depth, words, keys);
-        turn(keys, words, turned_keys);
+        turn(keys, words, kBlock, words, turned_keys, kBlock);
         const Word* key_places = F::pairs(keys, kBlock, words, keys_memory);
         for (Index query = g.causal ? key : 0;
              query < g.queries && g.first_key(n, query) < key + count; query += kBlock) {
@@ -572,12 +690,10 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
           if (t.queries % 2 != 0)
             for (Index j = 0; j < t.width(); ++j)
               scores[t.queries * kBlock + j] = slopes[t.queries * kBlock + j] = 0;
-          product<F, true>(Leaves::kTermsBehind, t.shift, t.keys, line, t.queries,
-                           F::round_turned(scores, t, rounded), kBlock, dy_places + at, line,
-                           dv + key * line, line, true);
-          product<F, true>(Leaves::kTermsBehind, t.shift, t.keys, line, t.queries,
-                           F::round_turned(slopes, t, rounded), kBlock, q_places + at, line,
-                           dk + key * line, line, true);
+          add_to_keys<F>(t, F::round_turned(scores, t, rounded), dy_places, rows, line, dv,
+                         g.key_rows());
+          add_to_keys<F>(t, F::round_turned(slopes, t, rounded), q_places, rows, line, dk,
+                         g.key_rows());
           product<F, false>(Leaves::kTermsBefore, t.shift, t.queries, line, t.keys,
                             F::round(slopes, t, rounded), kBlock / F::kTerms, key_places, line,
                             dq + query * line, line, true);
@@ -585,10 +701,8 @@ static void backward(const AttentionCall<T>& g, Index first, Index last, Compute
       }
       for (Index r = 0; r < g.queries; ++r) give(dq + r * line, g.depth, g.scale, g.dq.at(n, h, r));
     }
-    for (Index r = 0; r < g.keys; ++r) {
-      give(dk + r * line, g.depth, g.scale, g.dk.at(n, kv, r));
-      give(dv + r * line, g.depth, R(1), g.dv.at(n, kv, r));
-    }
+    give_keys<F>(g, dk, line, lines, g.scale, g.dk.at(n, kv), g.dk.place);
+    give_keys<F>(g, dv, line, lines, R(1), g.dv.at(n, kv), g.dv.place);
   }
 }
 
@@ -598,9 +712,11 @@ static void set(Kernels<T>& table) {
   table.attention_backward = backward<Plain<T>, T>;
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (!fast_bf16_pairs()) return;
-    table.attention_forward = forward<Pairs, T>;
-    table.attention_backward = backward<Pairs, T>;
+    const Bf16Unit unit = bf16_unit();
+    if (unit == Bf16Unit::kNone) return;
+    const bool tiles = unit == Bf16Unit::kTiles;
+    table.attention_forward = tiles ? forward<Tiles, T> : forward<Pairs, T>;
+    table.attention_backward = tiles ? backward<Tiles, T> : backward<Pairs, T>;
   }
 #endif
 }

@@ -60,25 +60,24 @@ const char* name_of(Isa isa) {
   return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "scalar";
 }
 
-std::string_view bf16_unit() {
+Bf16Unit bf16_unit() {
 #if defined(__x86_64__)
-  if (detected_isa() < Isa::kAvx512) return "nothing";
+  if (detected_isa() < Isa::kAvx512) return Bf16Unit::kNone;
   // The library's own word: it asks the operating system for AMX, and its environment may lower
   // what it uses.
   const auto effective = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
   const auto has = [&](dnnl_cpu_isa_t isa) {
     return (effective & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa);
   };
-  return has(dnnl_cpu_isa_avx512_core_amx)    ? "AMX"
-         : has(dnnl_cpu_isa_avx512_core_bf16) ? "AVX512_BF16"
-                                              : "nothing";
+  return has(dnnl_cpu_isa_avx512_core_amx)    ? Bf16Unit::kTiles
+         : has(dnnl_cpu_isa_avx512_core_bf16) ? Bf16Unit::kPairs
+                                              : Bf16Unit::kNone;
 #else
-  return "nothing";
+  return Bf16Unit::kNone;
 #endif
 }
 
-bool fast_bf16() { return bf16_unit() != "nothing"; }
-bool fast_bf16_pairs() { return bf16_unit() == "AVX512_BF16"; }
+bool fast_bf16() { return bf16_unit() != Bf16Unit::kNone; }
 
 std::string_view processor_name() {
   static const std::string name = [] {

@@ -26,15 +26,13 @@ Isa detected_isa();
 /// "scalar", "avx2" or "avx512"; on ARM64 "scalar" or "neon".
 const char* name_of(Isa isa);
 
-/// Whether oneDNN has hardware products of bf16 (AMX or AVX512_BF16), so that training in bf16 is
-/// faster than in fp32. False if STARLING_CPU_ISA lowers the instruction set.
+/// What multiplies bf16 in hardware: nothing, vectors of pairs (AVX512_BF16), or tiles (AMX; its
+/// processors take twice as long for pairs as for fp32, 117 and 235 GFLOP/s a core of a Xeon).
+/// Nothing if STARLING_CPU_ISA lowers the instruction set; oneDNN's DNNL_MAX_CPU_ISA counts, too.
+enum class Bf16Unit : int { kNone, kPairs, kTiles };
+Bf16Unit bf16_unit();
+/// Whether training in bf16 is faster than in fp32.
 bool fast_bf16();
-
-/// "AMX", "AVX512_BF16", or "nothing" if fast_bf16() is false.
-std::string_view bf16_unit();
-/// Whether the processor multiplies pairs of bf16 (AVX512_BF16) faster than fp32. Those with AMX
-/// take twice as long, measured on a Xeon: 117 and 235 GFLOP/s a core.
-bool fast_bf16_pairs();
 
 /// The processor's own name, e.g. "AMD EPYC 7763 64-Core Processor".
 std::string_view processor_name();

@@ -27,6 +27,8 @@ if run probe bf16 --set steps=1 >/dev/null 2>&1; then
   check "auto, stopped where it means fp32" 0 "fp32" without_bf16 back auto --set steps=6
   check "and goes on where it means bf16" 2 "precision: the checkpoint was made in fp32.*add --set precision=fp32" run back auto --resume latest
   check "which the remedy allows" 0 "continuing after step 6" run back auto --set precision=fp32 --resume latest
+  # Processors with AMX never take these on their own.
+  check "attention by pairs of bf16" 0 "rows, 0 wrong" env DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 "$build/bin/test_operations" test --only attention --precision bf16
 else
   check "bf16 on this processor" 2 "precision: bf16 needs a processor" run refused bf16
   check "auto falls back" 0 "on .*, fp32" run best auto

@@ -394,7 +394,6 @@ TEST_CASE("kernels/isa: the environment lowers the instruction set, and only to 
   CHECK(code_of([] { cpu::detected_isa(); }) == ExitCode::kUsage);
   setenv("STARLING_CPU_ISA", "avx2", 1);
   CHECK_FALSE(cpu::fast_bf16());
-  CHECK(cpu::bf16_unit() == "nothing");
   if (before) {
     setenv("STARLING_CPU_ISA", saved.c_str(), 1);
   } else {
