@@ -33,13 +33,13 @@ std::string_view reason_name(FlightRecorder::Reason reason) {
   return "?";
 }
 
-/// Makes a folder with those above it, which another host may not have; by what a signal handler
-/// may call.
-void make_folder(const char* path) {
+/// Makes a folder with those above it, but for the first `there` bytes of its path, by what a
+/// signal handler may call.
+void make_folder(const char* path, std::size_t there) {
   if (::mkdir(path, 0777) == 0 || errno != ENOENT) return;
   std::array<char, 4096> part{};
   std::copy_n(path, std::min(std::strlen(path), part.size() - 1), part.begin());
-  for (std::size_t i = 1; part[i] != '\0'; ++i) {
+  for (std::size_t i = there + 1; part[i] != '\0'; ++i) {
     if (part[i] != '/') continue;
     part[i] = '\0';
     ::mkdir(part.data(), 0777);
@@ -99,6 +99,12 @@ void FlightRecorder::open(int rank, int ranks, std::string_view host, const std:
   copy_text(host_, host.substr(0, host_.size() - 1));
   const std::string absolute = std::filesystem::absolute(folder).lexically_normal().string();
   copy_text(folder_, absolute);
+  // Another host may not have the folder. One that is there now, and gone later, was moved.
+  std::filesystem::path above = absolute;
+  std::error_code error;
+  while (above.has_relative_path() && !std::filesystem::exists(above, error))
+    above = above.parent_path();
+  there_ = above.string().size();
   copy_text(file_, fmt::format("{}/rank-{}.jsonl", absolute, rank));
   copy_text(temporary_, fmt::format("{}/.rank-{}.{}", absolute, rank, ::getpid()));
   ended_ = false;
@@ -145,7 +151,7 @@ bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) 
   const bool last =
       reason == Reason::kCrash || reason == Reason::kError || reason == Reason::kOther;
   if (last ? ended_.exchange(true) : ended_.load()) return false;
-  make_folder(folder_.data());
+  make_folder(folder_.data(), there_);
   // Write to another file and rename it, so that there is a complete file at any time.
   const int descriptor = ::open(temporary_.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) return false;

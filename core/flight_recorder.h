@@ -69,8 +69,9 @@ class FlightRecorder {
   /// One per process; ranks that are threads, in tests, share it.
   static FlightRecorder& instance();
 
-  /// From now on write() writes FOLDER/rank-R.jsonl, and creates the folder if necessary. `start`
-  /// identifies this start of the job, equal on all ranks: microseconds of the wall clock.
+  /// From now on write() writes FOLDER/rank-R.jsonl, and creates the folder if necessary, but not a
+  /// folder above it that is there now and gone later. `start` identifies this start of the job,
+  /// equal on all ranks: microseconds of the wall clock.
   void open(int rank, int ranks, std::string_view host, const std::string& folder,
             std::int64_t start = 0);
   /// Events are counted but not kept, and nothing is ever written.
@@ -113,6 +114,7 @@ class FlightRecorder {
   int rank_ = 0, ranks_ = 1;
   std::int64_t start_ = 0;
   std::array<char, kPath> folder_{}, file_{}, temporary_{};
+  std::size_t there_ = 0;  ///< bytes of the folder's path that existed
   std::array<char, 256> host_{};
 };
 

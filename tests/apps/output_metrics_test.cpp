@@ -12,6 +12,7 @@
 
 #include "apps/training/output/event_file.h"
 #include "apps/training/output/metrics.h"
+#include "apps/training/state/checkpoint.h"
 #include "core/text.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/support/rows.h"
@@ -336,6 +337,7 @@ TEST_CASE("apps/output: a moved file is begun anew, but not in a folder that too
   const std::string told = run + ": the folder was moved or removed while the run wrote in it";
   const auto error = [&] { return error_of(ExitCode::kOutput, [&] { file.append("3\n"); }); };
   CHECK(contains(error(), told));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { CheckpointFolder(run).begin(1); }), told));
   fs::create_directory(run);
   CHECK(contains(error(), told));
   CHECK(fs::is_empty(run));

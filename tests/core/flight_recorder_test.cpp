@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <array>
 #include <barrier>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -120,4 +121,19 @@ TEST_CASE("a recorder that is off, or has no folder yet, writes nothing") {
   CHECK(in.recorder->step() == -1);
   CHECK_FALSE(in.recorder->write(FlightRecorder::Reason::kError, 1, ""));
   CHECK(in.folder.files() == 0);
+}
+
+TEST_CASE("a recorder makes its folder, but none in place of one that was moved") {
+  const test::Folder folder;
+  const std::string run = folder / "run";
+  std::filesystem::create_directory(run);
+  const auto recorder = std::make_unique<FlightRecorder>(),
+             elsewhere = std::make_unique<FlightRecorder>();
+  recorder->open(0, 1, "host", run + "/flight");
+  elsewhere->open(0, 1, "host", folder / "other/run/flight");
+  CHECK(elsewhere->write(FlightRecorder::Reason::kAsked, 0, ""));
+  CHECK(recorder->write(FlightRecorder::Reason::kAsked, 0, ""));
+  std::filesystem::rename(run, folder / "moved");
+  CHECK_FALSE(recorder->write(FlightRecorder::Reason::kAsked, 0, ""));
+  CHECK_FALSE(std::filesystem::exists(run));
 }

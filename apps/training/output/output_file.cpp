@@ -53,6 +53,12 @@ void fail_output(std::string_view verb, const std::string& path, int reason) {
        remedy);
 }
 
+void fail_moved(const std::string& folder) {
+  fail(ExitCode::kOutput, "output", {.file = folder},
+       "the folder was moved or removed while the run wrote in it; to go on, move it back and pass "
+       "--resume");
+}
+
 OutputFile::OutputFile(std::string path, bool empty)
     : path_(std::move(path)),
       folder_(::open(folder_of(path_).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)),
@@ -65,10 +71,7 @@ OutputFile::~OutputFile() {
 
 void OutputFile::append(std::string_view bytes) {
   const std::string folder = folder_of(path_);
-  if (folder_ >= 0 && !still_there(folder, folder_))
-    fail(ExitCode::kOutput, "output", {.file = folder},
-         "the folder was moved or removed while the run wrote in it; to go on, move it back and "
-         "pass --resume");
+  if (folder_ >= 0 && !still_there(folder, folder_)) fail_moved(folder);
   if (!still_there(path_, descriptor_)) {
     const int other = open_to_append(path_, false);
     ::close(std::exchange(descriptor_, other));

@@ -31,6 +31,9 @@ class OutputFile {
 /// Throws Error(kOutput) "cannot VERB PATH: reason; remedy" for an errno.
 [[noreturn]] void fail_output(std::string_view verb, const std::string& path, int reason);
 
+/// The same of a run's folder that is not where it was.
+[[noreturn]] void fail_moved(const std::string& folder);
+
 /// Makes a folder and those above it.
 void make_folders(const std::string& path);
 /// Brings a folder's entries (names made, renamed, removed) to the disk.

@@ -86,6 +86,9 @@ constexpr int kNiceness = 5;
 }  // namespace
 
 void CheckpointFolder::begin_folder(const std::string& folder) {
+  const std::filesystem::path above = std::filesystem::path(folder).parent_path();
+  if (std::error_code error; !std::filesystem::is_directory(above.parent_path(), error))
+    fail_moved(above.parent_path());
   remove_folder(folder);
   make_folders(folder);
 }
