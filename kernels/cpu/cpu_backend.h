@@ -73,6 +73,8 @@ class CpuBackend final : public Backend {
   void batch_norm_backward_of(const BatchNormBackward& args);
   /// Where it is faster than oneDNN.
   std::optional<cpu::Winograd> winograd_for(const cpu::Geometry& g);
+  template <class T, class F>
+  void by_windows(const cpu::Geometry& g, const T* x, const F& run);
   template <class T>
   void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
                          const Compute<T>* bias, T* y);
