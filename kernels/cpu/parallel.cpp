@@ -1,5 +1,6 @@
 #include "kernels/cpu/parallel.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <array>
@@ -59,9 +60,23 @@ void check_threads(int count) {
        count, threads.size() + 1, reason);
 }
 
+/// With OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY libgomp binds the first thread to one of its
+/// threads' places when it is loaded. What counts cores, or starts a program, would see that alone.
+void leave_place() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int place = 0; place < omp_get_num_places(); ++place) {
+    std::vector<int> cores(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, cores.data());
+    for (const int core : cores) CPU_SET(core, &set);
+  }
+  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
+}
+
 }  // namespace
 
 void wait_with_short_spins(const char* name, char** argv) {
+  leave_place();
   if (usable_cores() < 2 || std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   std::array<char, 4096> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);

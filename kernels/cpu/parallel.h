@@ -9,11 +9,12 @@
 
 namespace starling::cpu {
 
-/// Called first in main(): starts the program `name` again with short spins (kSpins) where it may
-/// run on several cores and the environment does not say how OpenMP's threads wait (GOMP_SPINCOUNT,
-/// OMP_WAIT_POLICY). GCC's runtime reads that when it is loaded, before main(), and spins 300,000
-/// times by default. Where another program has a core, the thread that spins takes time from the
-/// one it waits for.
+/// Called first in main(): lets the thread run on all cores that the program has, of which OpenMP
+/// may have given it one (OMP_PROC_BIND), and starts the program `name` again with short spins
+/// (kSpins) where it may run on several cores and the environment does not say how OpenMP's threads
+/// wait (GOMP_SPINCOUNT, OMP_WAIT_POLICY). GCC's runtime reads that when it is loaded, before
+/// main(), and spins 300,000 times by default. Where another program has a core, the thread that
+/// spins takes time from the one it waits for.
 void wait_with_short_spins(const char* name, char** argv);
 /// Some 20 µs, about what it takes to wake a thread.
 inline constexpr const char* kSpins = "1000";
