@@ -47,7 +47,11 @@ CsvValue csv_value(std::string_view cell) {
   double number = 0.0;
   if (read_number(text, number)) {
     number += 0.0;  // -0 is 0
-    return {Kind::kNumber, number, fmt::format("{}", number)};
+    // Long ids are apart by their digits alone
+    const bool rounded = std::abs(number) >= 0x1p53 &&
+                         text.find_first_not_of("+-0123456789") == std::string_view::npos;
+    return {Kind::kNumber, number, rounded ? std::string(text) : fmt::format("{}", number),
+            rounded};
   }
   constexpr std::size_t kLongestWord = 5;
   std::string lower = text.size() <= kLongestWord ? lower_case(text) : std::string();

@@ -13,9 +13,10 @@ struct CsvValue {
   enum class Kind : std::uint8_t { kMissing, kNumber, kBoolean, kText } kind = Kind::kMissing;
   /// Finite; 1 for true and yes, 0 for false and no, in upper or lower case
   double number = 0.0;
-  /// Canonical text: empty, a number's shortest form, "true", "false", "yes", "no", or the text
-  /// without surrounding blanks
+  /// Canonical text: empty, a number's shortest form (of integers from 2^53 on their digits),
+  /// "true", "false", "yes", "no", or the text without surrounding blanks
   std::string text;
+  bool rounded = false;  ///< an integer that fp64 may not hold exactly
 };
 /// Without surrounding blanks, including U+00A0.
 std::string_view trimmed(std::string_view text);

@@ -1,6 +1,9 @@
 #include "apps/data/builtin.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "core/log.h"
 
 namespace starling {
 
@@ -37,6 +40,13 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
   check("mean", means.size());
   check("std", deviations.size());
   normalize.finish();
+  for (const auto& [key, numbers] : {std::pair("mean", &means), std::pair("std", &deviations)}) {
+    if (const auto most = std::ranges::max_element(*numbers); *most > 2.0)
+      log::info(
+          "warning: data.normalize.{}: {} is of pixels from 0 to 255, but they are scaled to 0-1; "
+          "divide it by 255",
+          key, *most);
+  }
   for (std::size_t c = 0; c < std::min(channels, means.size()); ++c) info_.mean[c] = means[c];
   for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c)
     info_.std[c] = deviations[c];

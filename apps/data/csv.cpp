@@ -47,8 +47,10 @@ using Kind = CsvValue::Kind;
 /// Statistics of a column's cells.
 struct Seen {
   std::int64_t numbers = 0, texts = 0, missing = 0;
-  bool as_number = false;  ///< a text begins like a number
-  std::set<std::string> values;
+  bool as_number = false;                     ///< a text begins like a number
+  bool rounded = false;                       ///< fp64 does not hold all digits
+  std::map<std::string, std::string> values;  ///< and how each is written first
+  std::string other;                          ///< how one of them is written, too
 };
 
 struct Moments {
@@ -122,7 +124,13 @@ TableColumns find_columns(CsvFile& file, const TableKeys& keys, std::string& con
       if (value.kind == Kind::kText) ++column.texts;
       if (value.kind == Kind::kText && begins_as_number(value.text)) column.as_number = true;
       const bool asked = categories[c] || column.numbers == 0;
-      if (asked && value.kind != Kind::kMissing) column.values.insert(value.text);
+      column.rounded |= value.rounded;
+      if (!asked || value.kind == Kind::kMissing) continue;
+      const std::string written(trimmed(file.cell(c)));
+      const auto [first, is_new] = column.values.emplace(value.text, written);
+      if (!is_new && column.other.empty() && first->second != written)
+        column.other =
+            fmt::format("{} is written as {}", told_apart(first->second), told_apart(written));
     }
   }
   TableColumns columns;
@@ -144,10 +152,18 @@ TableColumns find_columns(CsvFile& file, const TableKeys& keys, std::string& con
       of_categories.push_back(fmt::format("{} (inputs {} to {})", told_apart(name),
                                           columns.inputs(),
                                           columns.inputs() + column.values.size() - 1));
-      for (const std::string& value : column.values)
+      for (const auto& [value, written] : column.values)
         columns.add(name, TableInput::kCategory, value);
+      if (!column.other.empty())
+        contents += fmt::format("column {}: {}, too: they are one category\n", told_apart(name),
+                                column.other);
     } else {
       columns.add(name, TableInput::kNumber);
+      if (column.rounded)
+        contents += fmt::format(
+            "column {}: integers from 2^53 on are rounded; where they are names of something, put "
+            "the column into data.categories\n",
+            told_apart(name));
     }
     if (column.missing == 0 || keys.missing == "error") continue;
     empty.push_back(told_apart(name));
@@ -490,10 +506,30 @@ class CsvRows final : public Dataset {
     info_.test_samples = std::ssize(test_);
     if (!val_path_.empty()) log_tests();
     const auto columns = std::ssize(columns_.columns());
+    if (classes && !model_.is_tested) tell_classes();
     info_.contents =
         fmt::format("rows: {} for training + {} for tests{}, {} and {}\n{}", train_.size(),
                     test_.size(), val_path_.empty() ? "" : ", all of " + val_path_,
                     counted(columns, "column"), told_apart(columns_.target), column_notes_);
+  }
+
+  /// What of the classes a model cannot learn, or a test not show.
+  void tell_classes() const {
+    if (info_.classes == 1)
+      log::info(
+          "warning: data: {}: column {} has one class, {}: the model will say it of everything",
+          path_, told_apart(columns_.target), told_apart(info_.class_names[0]));
+    for (const auto& [rows, noun] : {std::pair(&train_, "training"), std::pair(&test_, "test")}) {
+      std::vector<bool> has(static_cast<std::size_t>(info_.classes), false);
+      for (const std::int64_t row : *rows)
+        has[static_cast<std::size_t>(labels_[static_cast<std::size_t>(row)])] = true;
+      std::vector<std::string> lacking;
+      for (std::size_t c = 0; c < has.size(); ++c)
+        if (!has[c]) lacking.push_back(told_apart(info_.class_names[c]));
+      if (!rows->empty() && !lacking.empty())
+        log::info("warning: data: {}: classes without a {} row: {}", path_, noun,
+                  shown(fmt::format("{}", fmt::join(lacking, ", ")), 200));
+    }
   }
 
   /// Informs the user about a separate test table, and about rows that it shares with the training

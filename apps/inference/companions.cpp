@@ -198,9 +198,13 @@ ChatTemplate chat_template(const std::string& name,
   if (const std::string more = source.additions(); !source.jinja.empty() && !more.empty())
     note = fmt::format("the tokenizer's own template may add {}; nothing is added here", more);
   std::string eos = source.eos;
-  if (const std::string text = tokenizer->text(); eos.empty() && chosen == "plain") {
+  if (const std::string text = tokenizer->text(); chosen == "plain") {
     const TextBounds bounds = text_bounds({.tokenizer = text});
-    if (!bounds.ends.empty()) eos = special_token(text, bounds.ends[0]);
+    if (eos.empty() && !bounds.ends.empty()) eos = special_token(text, bounds.ends[0]);
+    if (!bounds.begin.empty())
+      note += fmt::format(
+          "{}plain begins without {}, which --prompt and --score of such a model put in front",
+          note.empty() ? "" : "; ", special_token(text, bounds.begin[0]));
   }
   return {std::move(chosen), tokenizer, eos, key};
 }

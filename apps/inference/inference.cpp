@@ -23,6 +23,7 @@
 #include "core/host.h"
 #include "core/log.h"
 #include "core/operations/pointwise.h"
+#include "core/text.h"
 #include "kernels/open_backend.h"
 #include "layers/layer.h"
 
@@ -238,8 +239,8 @@ class LoadedModel final : public InferenceModel {
     tell_unapplied();
     TextBounds bounds = bounds_;
     bounds.ends.push_back(chat_->end());
-    return starling::generate(*model_, *backend_, tokenizer_.get(), bounds, chat_->ask(messages),
-                              options, each);
+    return starling::generate(*model_, *backend_, tokenizer_.get(), bounds,
+                              fitting(messages, options.tokens), options, each);
   }
 
   TextScore score(std::string_view context, std::string_view continuation) override {
@@ -308,6 +309,35 @@ class LoadedModel final : public InferenceModel {
          input().text());
   }
 
+  /// A conversation's tokens, with room for an answer. As in training its oldest messages leave
+  /// whole, and a system's text stays. Error(kUsage) if the last message alone is too long.
+  std::vector<std::int32_t> fitting(std::span<const ChatMessage> messages, std::int64_t answer) {
+    const std::int64_t context = context_of(*model_), room = std::min(answer, context / 2);
+    std::vector<ChatMessage> kept(messages.begin(), messages.end());
+    std::vector<std::int32_t> tokens = chat_->ask(kept);
+    const std::ptrdiff_t first =
+        !kept.empty() && kept[0].role == ChatMessage::Role::kSystem ? 1 : 0;
+    while (std::ssize(tokens) + room > context && std::ssize(kept) - first > 1) {
+      // An answer does not stay without its question
+      const auto oldest = kept.begin() + first;
+      kept.erase(oldest, std::find_if(oldest + 1, kept.end() - 1, [](const ChatMessage& message) {
+                   return message.role == ChatMessage::Role::kUser;
+                 }));
+      tokens = chat_->ask(kept);
+    }
+    if (std::ssize(tokens) >= context)
+      fail(ExitCode::kUsage, "chat",
+           "{}: with its template the question is {} tokens long; allowed: fewer than the model's "
+           "context, {}",
+           source_, tokens.size(), context);
+    if (kept.size() < messages.size() && !std::exchange(told_left_out_, true))
+      log::warning(
+          "the conversation no longer fits the context of {} tokens: its oldest messages "
+          "leave",
+          context);
+    return tokens;
+  }
+
   /// Says once what generation_config.json asks for and nothing here does.
   void tell_unapplied() {
     if (std::exchange(told_unapplied_, true) || description_.companions.empty()) return;
@@ -315,12 +345,31 @@ class LoadedModel final : public InferenceModel {
     const auto file = files.find("generation_config.json");
     if (file == files.end()) return;
     const auto asked = nlohmann::json::parse(file->second, nullptr, false);
-    for (const auto& [key, usual] : {std::pair{"repetition_penalty", 1.0},
-                                     {"no_repeat_ngram_size", 0.0},
-                                     {"encoder_no_repeat_ngram_size", 0.0}}) {
-      const auto value = asked.is_object() ? asked.value(key, nlohmann::json()) : nlohmann::json();
-      if (value.is_number() && value != usual)
-        log::info("generation_config.json asks for {} {}, which is not applied", key, value.dump());
+    // What changes logits or the end, and the values that do not
+    const nlohmann::json usual = {{"repetition_penalty", 1},
+                                  {"no_repeat_ngram_size", 0},
+                                  {"encoder_no_repeat_ngram_size", 0},
+                                  {"min_new_tokens", 0},
+                                  {"min_length", 0},
+                                  {"num_beams", 1},
+                                  {"typical_p", 1},
+                                  {"min_p", 0},
+                                  {"epsilon_cutoff", 0},
+                                  {"eta_cutoff", 0},
+                                  {"suppress_tokens", nullptr},
+                                  {"begin_suppress_tokens", nullptr},
+                                  {"bad_words_ids", nullptr},
+                                  {"forced_bos_token_id", nullptr},
+                                  {"forced_eos_token_id", nullptr},
+                                  {"stop_strings", nullptr},
+                                  {"sequence_bias", nullptr},
+                                  {"penalty_alpha", nullptr},
+                                  {"exponential_decay_length_penalty", nullptr}};
+    for (const auto& [key, value] : usual.items()) {
+      const auto found = asked.is_object() ? asked.value(key, nlohmann::json()) : nlohmann::json();
+      if (!found.is_null() && found != value && !(found.is_array() && found.empty()))
+        log::info("generation_config.json asks for {} {}, which is not applied", key,
+                  shown(found.dump(), 100));
     }
   }
 
@@ -338,7 +387,7 @@ class LoadedModel final : public InferenceModel {
   std::unique_ptr<Model> model_;
   std::vector<TestView> views_;
   std::shared_ptr<const Tokenizer> tokenizer_;  ///< null: none is known
-  bool is_text_ = false, told_unapplied_ = false;
+  bool is_text_ = false, told_unapplied_ = false, told_left_out_ = false;
   TextBounds bounds_;      ///< of texts
   std::string chat_data_;  ///< the template of conversations that it was trained on
   std::optional<ChatTemplate> chat_;

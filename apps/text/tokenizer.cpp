@@ -211,12 +211,18 @@ void read_added(const Part& part, std::size_t at, bool late, BpeParts& parts) {
 void read_added(const json& list, BpeParts& parts, const std::string& source) {
   if (list.is_null()) return;
   if (!list.is_array()) refuse(source, "added_tokens", "is no list; needed: a list of objects");
+  std::unordered_map<std::string, std::size_t> known;
+  for (std::size_t id = 0; !list.empty() && id < parts.tokens.size(); ++id)
+    known.emplace(parts.tokens[id], id);
   for (std::size_t k = 0; k < list.size(); ++k) {
     const Part part(list[k], source, fmt::format("added_tokens[{}]", k));
     const json& number = part["id"];
     if (!number.is_number_unsigned() || number >= kMostTokens)
       part.wrong("id", "the token's number");
     read_added(part, number.get<std::size_t>(), true, parts);
+    const auto other = known.find(parts.added.back().content);
+    if (other != known.end() && other->second != number.get<std::size_t>())
+      part.wrong("id", fmt::format("{}, its number in model.vocab", other->second));
   }
 }
 

@@ -12,7 +12,7 @@ def attend(q, k, v, dropout=0.0, window=0):
     """Causal softmax(q·kᵀ / √D)·v of N×T×heads×D, of the last `window` keys, as N×T×(heads·D)."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     sees = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril().triu(1 - window) if window else None
-    y = F.scaled_dot_product_attention(q, k, v, sees, dropout, not window, enable_gqa=q.shape[1] != k.shape[1])
+    y = F.scaled_dot_product_attention(q, k, v, sees, dropout, not window, enable_gqa=bool(q.shape[1] != k.shape[1]))
     return y.transpose(1, 2).flatten(2)
 
 

@@ -5,7 +5,7 @@ ONNX files.
     python3 examples/pytorch/starling_torch.py runs/cifar10 cat.jpg dog.png
         predictions, a line a picture
     python3 examples/pytorch/starling_torch.py runs/cifar10 --onnx model.onnx
-        the model for ONNX runtimes: logits of normalised N×C×H×W
+        the model for ONNX runtimes: logits of normalised N×C×H×W, of a table's N inputs, of tokens
 
 In a program:
 
@@ -87,11 +87,19 @@ class About:
     """What the file says of itself."""
     config: dict        # the resolved config of the run
     classes: list       # names, one for each output: numbers beyond the data's classes
-    shape: tuple        # (H, W, C) of one input
+    shape: tuple        # of one input: (H, W, C), (inputs) of a table, (tokens)
     mean: list = None   # of pixels scaled to 0-1, per channel
     std: list = None
     resize: int = 0     # shorter side of a picture before its centre is cut out
     interpolation: str = "bilinear"
+    tokens: bool = False
+
+    def blank(self):
+        """An input of zeros."""
+        if len(self.shape) == 3:
+            height, width, channels = self.shape
+            return torch.zeros(1, channels, height, width)
+        return torch.zeros(1, *self.shape, dtype=torch.int64 if self.tokens else torch.float32)
 
     def logits(self, model, images):
         """Of images N×C×H×W, as the run's tests measure them: the mean over the views of
@@ -136,9 +144,9 @@ def load(path):
     model = make_model(about.config["model"], about.shape, len(about.classes))
     model.load_state_dict(tensors, strict=True)
     model = model.float().eval()
+    about.tokens = len(about.shape) == 1 and any(isinstance(module, torch.nn.Embedding) for module in model.modules())
     with torch.no_grad():  # a model may have more outputs than its data had classes
-        shape = about.shape
-        outputs = model(torch.zeros(1, shape[2], *shape[:2]) if len(shape) == 3 else torch.zeros(1, *shape)).shape[-1]
+        outputs = model(about.blank()).shape[-1]
     about.classes += [str(i) for i in range(len(about.classes), outputs)]
     return model, about
 
@@ -156,12 +164,18 @@ def main():
         model, about = load(arguments.model)
     except (OSError, ValueError, RuntimeError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
+    kind = "images" if len(about.shape) == 3 else "tokens" if about.tokens else "inputs"
+    if arguments.pictures and kind != "images":
+        parser.exit(2, f"{parser.prog}: {arguments.model} takes {kind}, no pictures; needed: starling-predict, or load() in a program\n")
     if arguments.onnx:
-        height, width, channels = about.shape
-        torch.onnx.export(model, (torch.zeros(1, channels, height, width),), arguments.onnx, input_names=["images"], output_names=["logits"],
-                          dynamic_axes={"images": {0: "batch"}, "logits": {0: "batch"}}, dynamo=False)
+        try:
+            torch.onnx.export(model, (about.blank(),), arguments.onnx, input_names=[kind], output_names=["logits"],
+                              dynamic_axes={kind: {0: "batch"}, "logits": {0: "batch"}}, dynamo=False)
+        except torch.onnx.errors.OnnxExporterError as error:
+            parser.exit(2, f"{parser.prog}: PyTorch cannot write it: {str(error).splitlines()[0]}\n")
         numbers = f", (pixel / 255 - {about.mean}) / {about.std} by channel" if about.mean else ""
-        print(f"{arguments.onnx}: it takes images of N×{channels}×{height}×{width}{numbers}; it gives logits N×{len(about.classes)}")
+        shape = "×".join(str(size) for size in about.blank().shape[1:])
+        print(f"{arguments.onnx}: it takes {kind} of N×{shape}{numbers}; it gives logits of {len(about.classes)} numbers each")
     for file in arguments.pictures:
         with torch.no_grad():
             shares = about.probabilities(about.logits(model, about.prepare(file))[0])

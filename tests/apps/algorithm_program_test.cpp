@@ -39,6 +39,14 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 0 2 | a rate that rises | ^schedule\.min_lr: 1 is above optimizer\.lr, 0\.02: the rate rises to it$ | gossip | ring | schedule={"type":"cosine","min_lr":1}
 0 2 | a fall longer than the run | ^schedule\.decay_steps: 100 are not fewer than the run's 24 | gossip | ring | schedule={"type":"wsd","decay_steps":100}
 0 2 | reductions behind its end | ^schedule\.milestones: 100 is not before the end of the run's | gossip | ring | schedule={"type":"multistep","milestones":[100]}
+0 2 | a warm-up of more epochs | ^schedule\.warmup_epochs: 500 are not fewer than the run's .*: its rate never comes to | gossip | ring | schedule={"type":"cosine","warmup_epochs":500}
+0 2 | a warm-up that the fall meets | ^schedule: a warm-up of 20 and a decay of 10 steps overlap in the run's 24 | gossip | ring | schedule={"type":"wsd","warmup_steps":20,"decay_steps":10}
+0 2 | a reduction behind its end | ^schedule\.step_size: 500 is not before the end of the run's | gossip | ring | schedule={"type":"step","step_size":500}
+2 2 | slow numbers that never meet the model | lookahead\.every: is 100, but the run has 24 steps; allowed: <= 24 | gossip | ring | lookahead.every=100
+0 2 | steps behind the last meeting | ^lookahead\.every: the run's last 4 of 24 steps come to no meeting | gossip | ring | lookahead.every=5
+2 2 | an average that is never updated | ema\.every: is 100, but the run has 24 steps | gossip | ring | ema.every=100
+2 2 | a comparison that is never made | sync\.verify: is 100, but the run has 24 steps | allreduce | ring | sync.verify=100
+2 2 | more steps than numbers | epochs: are .*e\+[0-9]+ updates; allowed: <= 1e\+12 | gossip | ring | epochs=1e9 | data.limit=1000000000000 | data.shuffle=false
 0 2 | samples that no step has | ^data: the last [0-9]+ of 100 samples are in no step of an epoch | gossip | ring | data.limit=100 | data.shuffle=false
 0 2 | a period that does not divide it | sync\.algorithm\.period: 7 steps do not divide | {"type":"local_sgd","period":7} | ring
 2 2 | fragments that do not divide the period | fragments: is 4, which does not divide the period of 6 | {"type":"diloco","period":6,"fragments":4} | ring

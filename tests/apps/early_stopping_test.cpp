@@ -73,6 +73,7 @@ has part/checkpoints/step-20/DONE
   program.play(R"table(
 2 1 | a metric that tests do not have | early_stopping\.metric: unknown value 'test_acuracy'; did you mean 'test_accuracy' | early_stopping={"metric": "test_acuracy"}
 2 1 | no tests | early_stopping: goes by tests, of which there is one at the end alone | early_stopping={} | evaluate.every_steps=0 | evaluate.every_epochs=0
+2 1 | a best model of no tests | checkpoint\.best: goes by tests, and the data set has no test samples | checkpoint.best=true | data.val_fraction=0
 0 1 | by default the first share | "metric": "test_accuracy" | early_stopping={}
 0 1 | of numbers the first | "metric": "test_loss" | early_stopping={} | data.path=n.csv | data.target=number | task.type=regression
 )table",

@@ -378,6 +378,28 @@ TEST_CASE("tables: spellings of one class are one, under the first spelling") {
   CHECK(classes_of(words) == std::vector<std::string>{"cat", "dog"});
   CHECK(classes_of(numbers) == std::vector<std::string>{"1", "2"});
   CHECK(classes_of(flags) == std::vector<std::string>{"TRUE", "no"});
+  // Beyond 2^53 digits tell names apart
+  std::string ids = "a,y\n";
+  for (int r = 0; r < 40; ++r)
+    ids += fmt::format("1234567890123456{},{}\n", 70 + r % 3, 80 + r % 2);
+  CHECK(classes_of(ids).size() == 2);
+  ids = "a,y\n";
+  for (int r = 0; r < 40; ++r)
+    ids += fmt::format("1234567890123456{},1234567890123456{}\n", 70 + r % 3, 80 + r % 2);
+  CHECK(classes_of(ids) == std::vector<std::string>{"123456789012345680", "123456789012345681"});
+  const auto told = [&](const nlohmann::json& categories) {
+    return table_of(
+               {{"path", folder.write("t.csv", ids)}, {"target", "y"}, {"categories", categories}},
+               "classification")
+        ->info()
+        .contents;
+  };
+  CHECK(contains(told({"a"}), "'a' (inputs 0 to 2)"));
+  CHECK(contains(told(nlohmann::json::array()), "column 'a': integers from 2^53 on are rounded"));
+  ids = "a,y\n";
+  for (int r = 0; r < 40; ++r) ids += fmt::format("{},{}\n", r % 3 == 0 ? "1.1" : "1.10", r % 2);
+  CHECK(
+      contains(told({"a"}), "column 'a': '1.1' is written as '1.10', too: they are one category"));
   // Outputs beyond the classes are called otherwise than any of them
   CHECK(name_of_output({"2", "1"}, 1) == "1");
   CHECK(name_of_output({"2", "1"}, 2) == "output 2");
@@ -391,9 +413,18 @@ TEST_CASE("tables: a test set of its own is all that is tested, and of --test no
   program.write("new.csv", line_table(200, 500));
   program.write("some.csv", line_table(98, 108));
   program.write("names.csv", "a,b,y\n");
+  std::string one = "a,y\n", rare = one;
+  for (int r = 0; r < 40; ++r) {
+    one += fmt::format("{},x\n", r);
+    rare += fmt::format("{},{}\n", r, r < 38 ? "common" : "rare");
+  }
+  program.write("one.csv", one);
+  program.write("rare.csv", rare);
   program.write("lacks.csv", "a,b\n1,2\n");
   program.write("run.json", config_of(R"("path": "t.csv", "val_path": "v.csv", "target": "y")"));
   program.play(R"table(
+0 1 | one class | ^warning: data: one\.csv: column 'y' has one class, 'x': the model will say it of everything$ | run.json --output one | data={"type":"csv","path":"one.csv","target":"y"} | task.type=classification
+0 1 | a class without a test | ^warning: data: rare\.csv: classes without a test row: 'rare'$ | run.json --output rare | data={"type":"csv","path":"rare.csv","target":"y"} | task.type=classification
 0 1 | its own | rows: 100 for training \+ 30 for tests, all of v\.csv, 2 columns and 'y' | run.json --output whole
 2 1 | two ways | data\.val_fraction: is given beside data\.val_path | run.json --output out | data.val_fraction=0.1
 2 1 | not there | cannot open none\.csv | run.json --output out | data.val_path=none.csv

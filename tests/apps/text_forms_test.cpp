@@ -203,6 +203,12 @@ TEST_CASE("apps/tokens: tests of files of their own are all of them") {
   dataset = opened("tokens", keys);
   CHECK(all(*dataset, kTraining) == Numbers{1, 2, 3, 4, 5, 6, 7});
   CHECK(all(*dataset, kTests) == Numbers{11, 12, 13, 14, 15});
+  // Without a val.bin others of such names are tests
+  files.tokens<std::uint16_t>("named/train.bin", {1, 2, 3, 4, 5});
+  files.tokens<std::uint16_t>("named/validation.bin", {6, 7, 8});
+  CHECK(
+      all(*opened("tokens", {{"path", files.at("named")}, {"vocab", 300}, {"sequence_length", 1}}),
+          kTests) == Numbers{6, 7, 8});
   std::filesystem::remove(files.at("train.bin"));
   dataset = made("tokens", keys);
   dataset->use_only_tests();
@@ -239,6 +245,8 @@ TEST_CASE("apps/tokens: what is a test is not trained on") {
                     file + ": data.val_path: is trained on too; needed: other files for tests");
   };
   const std::string d = files.at("d"), a = d + "/a.txt", b = d + "/b.txt", c = d + "/val/c.txt";
+  keys["path"] = {a, d};
+  CHECK(contains(open_error("text", keys), a + ": data.path: is given twice"));
   CHECK(contains(trains("text", d, d + "/val"),
                  "12 for training + 3 for tests, of a vocabulary of 256; 1 file of val_path is "
                  "left out of training"));
@@ -337,10 +345,10 @@ TEST_CASE("apps/tokens: shards by pattern, by list and of a folder") {
   CHECK(contains(open_error("tokens", keys), "other_*.bin: no file has such a name"));
   keys.erase("vocab");
   CHECK(contains(open_error("tokens", keys), "other_*.bin: no file has such a name"));
-  // with a train.bin the others are something else
+  // with a train.bin the others are something else, but for tests
   files.tokens<std::uint16_t>("train.bin", {7, 7, 7});
   keys = {{"path", files.folder.path()}, {"vocab", 10}, {"sequence_length", 1}};
-  check({7, 7, 7}, {});
+  check({7, 7, 7}, {8, 9});
 }
 
 TEST_CASE("apps/tokens: files of other numbers than tokens are named by what they look like") {

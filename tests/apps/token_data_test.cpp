@@ -278,8 +278,10 @@ TEST_CASE("apps/tokens: tests are of the tokens that the model was trained with"
 TEST_CASE("apps/tokens: many tokens take 4 bytes each") {
   const Files files;
   json whole = read_json_file("golden/tokenizers.json")["tokenizer"];
-  whole["added_tokens"][0]["id"] = 70000;
-  TokensOptions options{.texts = {files.text("t.txt", "a<|endoftext|>the end")},
+  json far = whole["added_tokens"][0];
+  far.update({{"id", 70000}, {"content", "<|far|>"}});
+  whole["added_tokens"].push_back(far);
+  TokensOptions options{.texts = {files.text("t.txt", "a<|far|>the end")},
                         .destination = files.at("made"),
                         .tokenizer = files.text("t.json", whole.dump()),
                         .val_fraction = 0.0};

@@ -236,6 +236,7 @@ the pattern (?<=a)b has a group that is not (?:, (?i:, (?= or (?! at character 2
 added_tokens[0].single_word: is true | {"added_tokens": [{"id": 1, "content": "x", "single_word": true}]}
 added_tokens[0].content | {"added_tokens": [{"id": 1, "content": ""}]}
 added_tokens[0].id: is missing | {"added_tokens": [{"content": "x"}]}
+its number in model.vocab | {"added_tokens": [{"id": 9000, "content": "a"}]}
 )table";
   const char* const of_characters = R"table(
 normalizer: writes no blanks as | {"normalizer": null}
@@ -245,7 +246,7 @@ pre_tokenizer.replacement: is "_" | {"pre_tokenizer": {"type": "Metaspace", "rep
 pre_tokenizer.prepend_scheme: is "last" | {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "last"}}
 pre_tokenizer.type: is "ByteLevel"; needed: Metaspace, or none | {"pre_tokenizer": {"type": "ByteLevel"}}
 model.ignore_merges: is true | {"model": {"ignore_merges": true}}
-added_tokens[0].normalized: is true | {"added_tokens": [{"id": 1, "content": "x", "special": false, "normalized": true}]}
+added_tokens[0].normalized: is true | {"added_tokens": [{"id": 1, "content": "<x>", "special": false, "normalized": true}]}
 )table";
   json characters = golden()["characters"];
   characters["normalizer"] = golden()["cases"]["llama2"]["normalizer"];

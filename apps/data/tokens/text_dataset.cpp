@@ -64,7 +64,7 @@ TextDataset::Paths TextDataset::training_files(const Paths& tests, const FilesOf
     (void)::stat(file.c_str(), &status);  // zeros if it does not exist, which readers report
     return std::pair(status.st_dev, status.st_ino);
   };
-  std::set<std::pair<::dev_t, ::ino_t>> tested;
+  std::set<std::pair<::dev_t, ::ino_t>> tested, seen;
   for (const std::string& file : tests) tested.insert(id(file));
   Paths training;
   for (const std::string& path : paths_) {
@@ -72,6 +72,11 @@ TextDataset::Paths TextDataset::training_files(const Paths& tests, const FilesOf
     const Paths files = of_key("data.path", [&] { return files_of({path}); });
     std::copy_if(files.begin(), files.end(), std::back_inserter(training),
                  [&](const std::string& file) { return tested.count(id(file)) == 0; });
+    for (const std::string& file : files) {
+      if (tested.count(id(file)) == 0 && !seen.insert(id(file)).second)
+        fail(ExitCode::kUsage, "data", {.file = shown(file, 200), .key = "data.path"},
+             "is given twice; needed: each text once");
+    }
     const std::size_t kept = training.size() - before;
     if (kept == 0 && !files.empty())
       fail(ExitCode::kUsage, "data", {.file = shown(files[0], 200), .key = "data.val_path"},

@@ -245,8 +245,11 @@ std::vector<std::string> token_files(const std::vector<std::string>& paths) {
     const std::string name = entry.path().filename().string();
     std::error_code error;
     if (name.starts_with(".") || !name.ends_with(".bin") || entry.is_directory(error)) return false;
-    return name == "train.bin" || name == "val.bin" ||
-           !file_exists(entry.path().parent_path() / "train.bin");
+    const auto beside = [&](const char* other) {
+      return file_exists(entry.path().parent_path() / other);
+    };
+    return name == "train.bin" || name == "val.bin" || !beside("train.bin") ||
+           (!beside("val.bin") && is_named_for_tests(name));
   };
   return files_of(paths, is_token_file, "it has no train.bin, nor other files of tokens (*.bin)");
 }

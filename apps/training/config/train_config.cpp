@@ -373,6 +373,8 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
     refuse("data", "has {} for {}; start fewer ranks, or give more", all, ranks);
   if (config.state.early_stopping && config.data.info.test_samples == 0)
     refuse("early_stopping", "goes by tests, and the data set has no test samples; leave it out");
+  if (config.state.checkpoint.best && config.data.info.test_samples == 0)
+    refuse("checkpoint.best", "goes by tests, and the data set has no test samples; leave it out");
   if (config.length.batch_size * site.ranks > samples)
     refuse("batch_size",
            "{0} on {1} is more than the {2}; allowed: <= {3}, as by --set batch_size={3}",
@@ -382,8 +384,20 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   if (config.length.accumulate > batches)
     refuse("accumulate", "{} is more than the {} of an epoch; allowed: <= {}",
            config.length.accumulate, counted(batches, "batch"), batches);
+  constexpr double kMostSteps = 1e12;
+  const double per_epoch = std::floor(static_cast<double>(batches / config.length.accumulate));
+  if (config.length.steps <= 0 && config.length.epochs * per_epoch > kMostSteps)
+    refuse("epochs", "are {:.3g} updates; allowed: <= {:.0e}", config.length.epochs * per_epoch,
+           kMostSteps);
   const RunLength length = run_length(config, site);
   const std::int64_t steps = length.total_steps;
+  for (const auto& [key, every] :
+       {std::pair("lookahead.every", config.state.lookahead ? config.state.lookahead->every : 0),
+        std::pair("ema.every", config.state.ema ? config.state.ema->every : 0),
+        std::pair("sync.verify", config.sync.verify_every)}) {
+    if (every > steps)
+      refuse(key, "is {}, but the run has {} steps; allowed: <= {}", every, steps, steps);
+  }
   const std::string what = config.sync.later.empty() ? "the run" : "its part of the run";
   const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path,
                                std::int64_t of) {

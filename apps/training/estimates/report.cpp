@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -242,6 +243,21 @@ std::string schedule_text(const TrainConfig& config, const RunLength& length) {
           "optimizer.lr\n",
           key, *count, steps);
   }
+  const auto warmup_epochs = number(schedule, "warmup_epochs");
+  const double warmup = warmup_epochs && *warmup_epochs > 0.0
+                            ? *warmup_epochs * static_cast<double>(length.steps_per_epoch)
+                            : number(schedule, "warmup_steps").value_or(0.0);
+  const double decay = number(schedule, "decay_steps").value_or(0.0);
+  if (warmup_epochs && warmup >= steps)
+    text += fmt::format(
+        "schedule.warmup_epochs: {} are not fewer than the run's {:.4g}: its rate never comes to "
+        "optimizer.lr\n",
+        *warmup_epochs, steps / static_cast<double>(length.steps_per_epoch));
+  if (warmup < steps && decay < steps && warmup + decay > steps)
+    text += fmt::format(
+        "schedule: a warm-up of {:.0f} and a decay of {:.0f} steps overlap in the run's {:.0f}: "
+        "its rate never comes to optimizer.lr\n",
+        warmup, decay, steps);
   const auto lr = number(config.resolved["optimizer"], "lr");
   for (const char* key : {"min_lr", "final_lr"}) {
     if (const auto least = number(schedule, key); least && lr && *least > *lr)
@@ -249,6 +265,25 @@ std::string schedule_text(const TrainConfig& config, const RunLength& length) {
                           *least, *lr);
   }
   const double epochs = steps / static_cast<double>(length.steps_per_epoch);
+  if (const auto size = number(schedule, "step_size"); size && *size >= epochs)
+    text += fmt::format(
+        "schedule.step_size: {} is not before the end of the run's {:.4g} epochs: the rate stays\n",
+        *size, epochs);
+  if (const auto& growth = images_of(config.data.info).growth;
+      growth && static_cast<double>(growth->end_epoch) >= epochs)
+    text += fmt::format(
+        "data.progressive: end_epoch {} is not before the end of the run's {:.4g} epochs: images "
+        "come to {} pixels\n",
+        growth->end_epoch, epochs, growth->side(static_cast<std::int64_t>(std::ceil(epochs)) - 1));
+  if (const auto count = number(config.resolved["optimizer"], "accum_iter");
+      count && *count > steps)
+    text += fmt::format("optimizer.accum_iter: {} are more than the run's {:.0f} steps\n", *count,
+                        steps);
+  if (config.state.lookahead && length.total_steps % config.state.lookahead->every != 0)
+    text += fmt::format(
+        "lookahead.every: the run's last {} of {} steps come to no meeting; what they learn is "
+        "lost\n",
+        length.total_steps % config.state.lookahead->every, length.total_steps);
   if (const auto all = schedule.find("milestones"); all != schedule.end() && all->is_array() &&
                                                     !all->empty() && all->front().is_number() &&
                                                     all->front() >= epochs)
