@@ -13,7 +13,6 @@
 #include "apps/inference/hugging_face.h"
 #include "apps/inference/inference.h"
 #include "apps/inference/model_source.h"
-#include "apps/text/chat.h"
 #include "apps/text/tokenizer.h"
 #include "apps/training/config/plugins.h"
 #include "layers/functions.h"
@@ -379,24 +378,6 @@ TEST_CASE("language_model: a folder of Hugging Face's in place of a run") {
 2 1 | no data | --evaluate folder/model.safetensors: it names no data; give a text to test, --test PATH | --evaluate folder
 2 1 | another model | folder/config\.json: n_head: is 2, but model\.heads is 4 | run.json --evaluate folder | model.heads=4
 )table");
-
-  // The oldest messages of a long conversation leave whole, and a system's text stays.
-  program.play("copy folder chatty");
-  auto with_end = nlohmann::json::parse(program.read("folder/tokenizer.json"));
-  with_end["added_tokens"].push_back({{"id", 10}, {"content", "\xC4\x8A"}, {"special", true}});
-  program.write("chatty/tokenizer.json", with_end.dump());
-  program.write("chatty/special_tokens_map.json", R"({"eos_token": "\u010a"})");
-  const auto chatty = load_model("chatty", {.threads = 1});
-  const auto answer = [&](const std::vector<ChatMessage>& messages) {
-    return chatty->chat(messages, "plain", {.tokens = 4, .temperature = 0.0}, {}).tokens;
-  };
-  using Role = ChatMessage::Role;
-  const ChatMessage system{Role::kSystem, "fox "}, question{Role::kUser, "1 "},
-      long_question{Role::kUser, std::string(5000, 'q')};
-  CHECK(answer({system, long_question, {Role::kAssistant, "ox"}, question}) ==
-        answer({system, question}));
-  const auto too_long = [&] { answer({long_question}); };
-  CHECK(test::fails(ExitCode::kUsage, " tokens long; allowed: fewer than the model", too_long));
 
   // What it has beside goes through a run
   const std::string tokenizer = program.read("folder/tokenizer.json");
