@@ -385,10 +385,10 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
     refuse("accumulate", "{} is more than the {} of an epoch; allowed: <= {}",
            config.length.accumulate, counted(batches, "batch"), batches);
   constexpr double kMostSteps = 1e12;
-  const double per_epoch = std::floor(static_cast<double>(batches / config.length.accumulate));
-  if (config.length.steps <= 0 && config.length.epochs * per_epoch > kMostSteps)
-    refuse("epochs", "are {:.3g} updates; allowed: <= {:.0e}", config.length.epochs * per_epoch,
-           kMostSteps);
+  const std::int64_t updates = batches / config.length.accumulate;
+  const double all_updates = config.length.epochs * static_cast<double>(updates);
+  if (config.length.steps <= 0 && all_updates > kMostSteps)
+    refuse("epochs", "are {:.3g} updates; allowed: <= {:.0e}", all_updates, kMostSteps);
   const RunLength length = run_length(config, site);
   const std::int64_t steps = length.total_steps;
   for (const auto& [key, every] :
