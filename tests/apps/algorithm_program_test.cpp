@@ -42,8 +42,8 @@ TEST_CASE("algorithms: what a plan says, and what is refused") {
 0 2 | a warm-up of more epochs | ^schedule\.warmup_epochs: 500 are not fewer than the run's .*: its rate never comes to | gossip | ring | schedule={"type":"cosine","warmup_epochs":500}
 0 2 | a warm-up that the fall meets | ^schedule: a warm-up of 20 and a decay of 10 steps overlap in the run's 24 | gossip | ring | schedule={"type":"wsd","warmup_steps":20,"decay_steps":10}
 0 2 | a reduction behind its end | ^schedule\.step_size: 500 is not before the end of the run's | gossip | ring | schedule={"type":"step","step_size":500}
-2 2 | slow numbers that never meet the model | lookahead\.every: is 100, but the run has 24 steps; allowed: <= 24 | gossip | ring | lookahead.every=100
-0 2 | steps behind the last meeting | ^lookahead\.every: the run's last 4 of 24 steps come to no meeting | gossip | ring | lookahead.every=5
+2 2 | slow weights that are never updated | lookahead\.every: is 100, but the run has 24 steps; allowed: <= 24 | gossip | ring | lookahead.every=100
+0 2 | steps behind the last update of the slow weights | ^lookahead\.every: the last 4 of 24 steps have no effect | gossip | ring | lookahead.every=5
 2 2 | an average that is never updated | ema\.every: is 100, but the run has 24 steps | gossip | ring | ema.every=100
 2 2 | a comparison that is never made | sync\.verify: is 100, but the run has 24 steps | allreduce | ring | sync.verify=100
 2 2 | more steps than numbers | epochs: are .*e\+[0-9]+ updates; allowed: <= 1e\+12 | gossip | ring | epochs=1e9 | data.limit=1000000000000 | data.shuffle=false

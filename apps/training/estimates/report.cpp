@@ -281,9 +281,10 @@ std::string schedule_text(const TrainConfig& config, const RunLength& length) {
                         steps);
   if (config.state.lookahead && length.total_steps % config.state.lookahead->every != 0)
     text += fmt::format(
-        "lookahead.every: the run's last {} of {} steps come to no meeting; what they learn is "
-        "lost\n",
-        length.total_steps % config.state.lookahead->every, length.total_steps);
+        "lookahead.every: the last {} of {} steps have no effect: the model ends as the slow "
+        "weights, which are updated every {} steps\n",
+        length.total_steps % config.state.lookahead->every, length.total_steps,
+        config.state.lookahead->every);
   if (const auto all = schedule.find("milestones"); all != schedule.end() && all->is_array() &&
                                                     !all->empty() && all->front().is_number() &&
                                                     all->front() >= epochs)
