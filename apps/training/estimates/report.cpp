@@ -9,6 +9,7 @@
 #include <regex>
 #include <sstream>
 
+#include "apps/data/image_collate.h"
 #include "apps/training/config/graph_plan.h"
 #include "apps/training/estimates/floor.h"
 #include "apps/training/estimates/memory.h"
