@@ -79,6 +79,8 @@ class CpuBackend final : public Backend {
   void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight,
                          const Compute<T>* bias, T* y);
   template <class T>
+  void conv2d_data_by_windows(const cpu::Geometry& g, const T* dy, const T* weight, T* dx);
+  template <class T>
   void conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx);
   template <class T>
   void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy,

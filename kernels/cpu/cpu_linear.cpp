@@ -54,7 +54,7 @@ constexpr Index kWindowNumbers = Index{1} << 20, kLeastPixels = 1024;
 /// Whether the windows of a convolution are its input as it lies there.
 bool is_product(const cpu::Geometry& g) {
   return g.kernel_h == 1 && g.kernel_w == 1 && g.pad_h == 0 && g.pad_w == 0 && g.stride_h == 1 &&
-         g.stride_w == 1;
+         g.stride_w == 1 && g.out_height == g.height && g.out_width == g.width;
 }
 
 /// Whether products with gathered windows find the gradient of the weights faster than oneDNN's
@@ -66,9 +66,28 @@ bool suits_product(const cpu::Geometry& g) {
          g.channels * g.out_channels >= (dense ? 65536 : 8192);
 }
 
-/// The same of the forward pass.
+/// The same of the forward pass, and of the gradient of the data.
 bool suits_product_forward(const cpu::Geometry& g) {
   return suits_product(g) && !is_product(g) && g.out_height * g.out_width <= 16;
+}
+bool suits_product_data(const cpu::Geometry& g) {
+  const bool dense = g.stride_h == 1 && g.stride_w == 1 && g.kernel_h * g.kernel_w > 1;
+  return suits_product(g) && (!dense || g.out_height * g.out_width <= 16);
+}
+
+/// Of the pixels whose position along an axis is r modulo the stride, and so the same taps reach
+/// them: these taps are first, first + stride, …, and the gradient of these pixels is a convolution
+/// of dy with stride 1 and such padding, with the taps in reverse.
+struct Phase {
+  Index pixels = 0, first = 0, taps = 0, padding = 0;
+};
+Phase phase_of(Index r, Index size, Index kernel, Index stride, Index padding) {
+  Phase phase;
+  phase.pixels = (size - r + stride - 1) / stride;
+  phase.first = (r + padding) % stride;
+  phase.taps = phase.first < kernel ? (kernel - phase.first + stride - 1) / stride : 0;
+  phase.padding = phase.taps - 1 - (r + padding) / stride;
+  return phase;
 }
 
 /// The windows of output pixels first … last - 1, counted over N·P·Q, each a row of kH·kW·C
@@ -110,6 +129,66 @@ void CpuBackend::by_windows(const cpu::Geometry& g, const T* x, const F& run) {
       gather_windows(g, x, windows.data() + begin * window, first + begin, first + end);
     });
     run(windows.data(), first, count);
+  }
+}
+
+/// The gradient of the data as products with windows of dy.
+template <class T>
+void CpuBackend::conv2d_data_by_windows(const cpu::Geometry& g, const T* dy, const T* weight,
+                                        T* dx) {
+  const Index in = g.channels, out = g.out_channels;
+  const bool one_tap = g.kernel_h * g.kernel_w == 1, phases = g.stride_h * g.stride_w > 1;
+  for (Index r = 0; r < g.stride_h * g.stride_w; ++r) {
+    const Index top = r / g.stride_w, left = r % g.stride_w;
+    if (top >= g.height || left >= g.width) continue;
+    const Phase rows = phase_of(top, g.height, g.kernel_h, g.stride_h, g.pad_h),
+                columns = phase_of(left, g.width, g.kernel_w, g.stride_w, g.pad_w);
+    // Copies numbers to pixels first, first + 1, … of the phase; no numbers: zeros
+    const auto to_places = [&](const T* from, Index first, Index pixels) {
+      threads_.parallel_for(pixels, 64, [&](Index begin, Index end) {
+        for (Index i = begin; i < end; ++i) {
+          const Index row = (first + i) / columns.pixels, column = (first + i) % columns.pixels,
+                      y = row % rows.pixels * g.stride_h + top;
+          T* to =
+              dx + ((row / rows.pixels * g.height + y) * g.width + column * g.stride_w + left) * in;
+          from ? std::copy_n(from + i * in, in, to) : std::fill_n(to, in, T{});
+        }
+      });
+    };
+    const Index taps = rows.taps * columns.taps;
+    if (taps == 0) {
+      to_places(nullptr, 0, g.images * rows.pixels * columns.pixels);
+      continue;
+    }
+    const cpu::Workspace<T> filters(*allocator_, one_tap ? 0 : taps * out * in);
+    threads_.parallel_for(one_tap ? 0 : taps * out, 64, [&](Index begin, Index end) {
+      for (Index i = begin; i < end; ++i) {
+        const Index tap = taps - 1 - i / out, k = rows.first + tap / columns.taps * g.stride_h,
+                    l = columns.first + tap % columns.taps * g.stride_w;
+        std::copy_n(weight + ((i % out * g.kernel_h + k) * g.kernel_w + l) * in, in,
+                    filters.data() + i * in);
+      }
+    });
+    cpu::Geometry of_dy = g;
+    of_dy.height = g.out_height;
+    of_dy.width = g.out_width;
+    of_dy.channels = out;
+    of_dy.out_height = rows.pixels;
+    of_dy.out_width = columns.pixels;
+    of_dy.out_channels = in;
+    of_dy.kernel_h = rows.taps;
+    of_dy.kernel_w = columns.taps;
+    of_dy.stride_h = of_dy.stride_w = 1;
+    of_dy.pad_h = rows.padding;
+    of_dy.pad_w = columns.padding;
+    cpu::Product p = cpu::Product{.n = in, .k = taps * out}.dense();
+    by_windows(of_dy, dy, [&](const T* windows, Index first, Index pixels) {
+      p.m = pixels;
+      const cpu::Workspace<T> apart(*allocator_, phases ? pixels * in : 0);
+      dnnl_.matmul(p, windows, one_tap ? weight : filters.data(), nullptr,
+                   phases ? apart.data() : dx + first * in);
+      if (phases) to_places(apart.data(), first, pixels);
+    });
   }
 }
 
@@ -171,7 +250,10 @@ void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, co
     dnnl_.conv_backward_data(g, dy, weight, dx);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
-      if (bf16_products_) return dnnl_.conv_backward_data(g, dy, weight, dx);
+      if (bf16_products_) {
+        return suits_product_data(g) ? conv2d_data_by_windows(g, dy, weight, dx)
+                                     : dnnl_.conv_backward_data(g, dy, weight, dx);
+      }
     }
     const auto wide_dy = widened(dy, y_elements(g)),
                wide_weight = widened(weight, cpu::weight_elements(g));
