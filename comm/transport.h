@@ -137,6 +137,9 @@ class Transport {
   /// Throws Error(kLost) where no wait can succeed any more: for waits that are not the transport's
   /// own.
   virtual void check() {}
+  /// Asks a rank that the caller waits for by done() for a sign of life; one that stays silent may
+  /// be lost by that.
+  virtual void ask(int /*rank*/) {}
 
   /// Collective, before the first exchange: announces the groups of all rounds, in the same order
   /// on all ranks, so that communicators can be created.

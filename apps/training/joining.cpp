@@ -180,6 +180,7 @@ std::shared_ptr<Membership> ask_to_join(TrainOptions& options, double& timeout_s
       .port = transport.value("port", 0),
       .interface = transport.value("interface", ""),
       .secret = !options.secret.empty() ? options.secret : transport.value("secret", ""),
+      .heartbeat_seconds = config.sync.heartbeat_s,
       .identity = identity_of_joiners(config, trace.ready_order)};
   if (settings.secret.empty()) settings.secret = run + kSecret;
   timeout_seconds = config.sync.timeout_s;

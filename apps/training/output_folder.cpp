@@ -103,7 +103,7 @@ RunFolder prepare_output_folder(const TrainOptions& options, bool from_memory) {
   }
   const bool there = fs::exists(folder.path, error);
   if (!there) make_folder(folder.path);
-  folder.lock = FolderLock::take(folder.path);
+  folder.lock = FolderLock::take(folder.path, from_memory);
   if (folder.resume) {
     remove_unfinished(folder.path);
     const auto newest = CheckpointFolder(folder.path).newest();

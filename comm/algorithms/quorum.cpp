@@ -18,6 +18,7 @@ namespace starling {
 namespace {
 
 constexpr std::size_t kTimesKept = 16;
+constexpr double kQuestionAfter = 0.5;  // seconds of a wait, and until the next one
 constexpr auto kFirstSleep = std::chrono::microseconds(50),
                kLastSleep = std::chrono::microseconds(500);
 
@@ -458,11 +459,15 @@ void Quorum::wait_for(const std::function<bool()>& there,
   };
   LateRanks late(settings_.timeout_seconds);
   auto sleep = kFirstSleep;
+  double next_question = kQuestionAfter;
   while (true) {
     poll();
     if (there()) break;
     const double waited = RunningClock::seconds_since(begin);
+    const bool asks = waited > next_question;
+    if (asks) next_question = waited + kQuestionAfter;
     for (const int j : missing()) {
+      if (asks) transport_.ask(j);
       if (late.due(j, waited)) late.warn(known_of(j), waited, what, label);
     }
     if (waited >= settings_.timeout_seconds) {

@@ -35,7 +35,7 @@ constexpr auto kThreadSleepMost = microseconds(400);
 // With nothing under way, for other ranks' questions. Who fetches a state asks again at once, so
 // that sleeps grow to this one.
 constexpr auto kIdleLook = microseconds(200'000);
-constexpr auto kQuestionAfter = std::chrono::seconds(1);
+constexpr auto kQuestionAfter = std::chrono::milliseconds(500);
 constexpr double kLeastLateSeconds = 1.5;  // a rank is not called late before it could answer
 
 /// Operations whose memory the library may still touch after a lost rank: leaked on purpose.
@@ -66,6 +66,10 @@ class WireEngine {
   void wait(Ticket ticket);
   /// Starts an operation and waits for it.
   void complete(const std::shared_ptr<WireOperation>& operation) { wait(start(operation)); }
+  void ask(int rank) {
+    const std::scoped_lock lock(wire_->lock());
+    wire_->ask(rank);
+  }
   /// Throws Error(kLost) if a rank was lost, the wire has failed, or a wait has timed out.
   void throw_if_failed();
 
@@ -469,6 +473,7 @@ class WireTransport final : public Transport {
   bool done(Ticket ticket) override { return engine_.done(ticket); }
   void wait(Ticket ticket) override { engine_.wait(ticket); }
   void check() override { engine_.throw_if_failed(); }
+  void ask(int rank) override { engine_.ask(rank); }
 
  private:
   WireEngine engine_;

@@ -33,6 +33,7 @@ class ForwardingTransport : public Transport {
   bool done(Ticket ticket) override { return inner_.done(ticket); }
   void wait(Ticket ticket) override { inner_.wait(ticket); }
   void check() override { inner_.check(); }
+  void ask(int rank) override { inner_.ask(rank); }
   void prepare(const std::vector<std::vector<int>>& groups) override { inner_.prepare(groups); }
   std::string why_not_captured() const override { return inner_.why_not_captured(); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t step) override {

@@ -66,6 +66,7 @@ TransportPlan zeromq_plan(ConfigSection& keys) {
       .make = [settings](std::unique_ptr<Transport> messages, const TransportSite& site) mutable {
         settings.identity = site.identity;
         settings.lets_join = site.membership != nullptr;
+        settings.heartbeat_seconds = site.heartbeat_seconds;
         settings.replica = site.replica;
         auto made = make_zeromq_transport(std::move(messages), settings, site.timeout_seconds,
                                           site.membership);

@@ -23,7 +23,8 @@ using NcclOpener = std::function<std::unique_ptr<Nccl>(std::string& why)>;
 struct TransportSite {
   Backend& backend;  ///< of the buffers to exchange
   double timeout_seconds = 300.0;
-  int max_ctas = 0;        ///< see NcclSettings
+  double heartbeat_seconds = 5.0;  ///< without a sign of life, where ranks may be lost
+  int max_ctas = 0;                ///< see NcclSettings
   bool own_cores = false;  ///< ranks of this host do not share cores, so that waits may poll
   NcclOpener open_nccl = starling::open_nccl;
   /// What must be equal on all ranks, by name, for transports that make connections of their own

@@ -253,6 +253,7 @@ class StagedTransport final : public Transport {
   }
 
   void check() override { inner_->check(); }
+  void ask(int rank) override { inner_->ask(rank); }
   bool done(Ticket ticket) override {
     look();
     return inner_->done(ticket);

@@ -130,7 +130,8 @@ std::string encode(const Hello& hello) {
                   {"generation", hello.generation},
                   {"identity", hello.identity},
                   {"member", to_json(hello.member)},
-                  {"joins", hello.joins}});
+                  {"joins", hello.joins},
+                  {"silent", hello.silent}});
 }
 
 Hello parse_hello(std::string_view text) {
@@ -149,6 +150,10 @@ Hello parse_hello(std::string_view text) {
   for (const auto& [key, value] : json["identity"].items()) {
     expect(value.is_string(), "a greeting whose identity is not of texts");
     hello.identity[key] = value.get<std::string>();
+  }
+  for (const Json& endpoint : json.value("silent", Json::array())) {
+    expect(endpoint.is_string(), "a greeting whose silent ranks are not texts");
+    hello.silent.push_back(endpoint.get<std::string>());
   }
   return hello;
 }

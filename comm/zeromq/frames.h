@@ -67,6 +67,8 @@ struct Hello {
   std::map<std::string, std::string> identity = {};
   Member member = {};  ///< itself; a rank is known by it
   bool joins = false;  ///< it is none of the ranks, and asks to join
+  /// Endpoints of the ranks that it has found silent
+  std::vector<std::string> silent = {};
 };
 std::string encode(const Hello& hello);
 /// Error(kUsage) if it is none.

@@ -18,7 +18,8 @@ namespace {
 using Clock = RunningClock;
 
 constexpr double kMostConnectSeconds = 60.0;
-constexpr double kFailedSeconds = 0.3;  // from a failed connection to the error
+constexpr double kFailedSeconds = 0.3;      // from a failed connection to the error
+constexpr double kLastChanceSeconds = 0.5;  // of a rank that was silent for too long
 constexpr double kMostPartingSeconds = 10.0;
 constexpr int kLingerMilliseconds = 1000;
 
@@ -53,6 +54,8 @@ ZeroMqWire::ZeroMqWire(std::shared_ptr<Port> port, Transport* messages, double t
   }
   const bool joining = std::exchange(port_->joining, false);
   if (!joining) ++hello_.generation;
+  hello_.silent = std::exchange(port_->silent, {});
+  silent_.insert(hello_.silent.begin(), hello_.silent.end());
   const auto greet_early = [&] {
     for (const auto& [connection, hello] : std::exchange(port_->early, {}))
       greet(connection, hello);
@@ -173,7 +176,9 @@ Roster ZeroMqWire::meet_again() {
     bool complete = true;
     for (const int other : partners_of(nullptr, size(), rank())) {
       Peer& one = peer(other);
-      const std::string reason = why_no_hello(other, Clock::seconds_since(begin), timeout_);
+      const std::string reason =
+          why_no_hello(other, Clock::seconds_since(begin),
+                       silent_.contains(one.endpoint) ? kLastChanceSeconds : timeout_);
       if (!reason.empty()) why = fmt::format("rank {} at {} {}", other, one.endpoint, reason);
       if (one.greeted && !one.closed && reason.empty())
         present.push_back(other);
@@ -300,6 +305,7 @@ void ZeroMqWire::greet(const std::string& connection, const Hello& hello) {
   if (reason.empty() && peer(other).greeted)
     reason = fmt::format("there is a rank {} already", other);
   if (!reason.empty()) return port_->refuse(connection, reason);
+  silent_.insert(hello.silent.begin(), hello.silent.end());
   peer(other).greeted = true;
   peer(other).last_heard = Clock::now();
   ranks_[connection] = other;

@@ -69,6 +69,7 @@ std::shared_ptr<Port> open_port(World& world, const ZeroMqSettings& settings) {
   port->rank = world.rank();
   port->identity = settings.identity;
   port->lets_join = settings.lets_join;
+  port->heartbeat_seconds = settings.heartbeat_seconds;
   port->roster.replica = settings.replica;
   return port;
 }
@@ -160,6 +161,7 @@ std::shared_ptr<Port> admitted(const Roster& roster, const ZeroMqSettings& setti
              whom);
       port->rank = static_cast<int>(mine - members.begin());
       port->joining = port->lets_join = true;
+      port->heartbeat_seconds = settings.heartbeat_seconds;
       port->identity = settings.identity;
       return port;
     }

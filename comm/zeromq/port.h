@@ -52,10 +52,11 @@ struct Port {
   Gatekeeper gatekeeper;
   Socket in;
 
-  bool lets_join = false;  ///< ranks may join, and the job continues without a lost one
-  bool admits = false;     ///< the next roster has next_to_join()
-  bool joining = false;    ///< this process is in the roster, and not yet connected
-  bool over = false;       ///< Membership::over()
+  bool lets_join = false;          ///< ranks may join, and the job continues without a lost one
+  double heartbeat_seconds = 5.0;  ///< ZeroMqSettings
+  bool admits = false;             ///< the next roster has next_to_join()
+  bool joining = false;            ///< this process is in the roster, and not yet connected
+  bool over = false;               ///< Membership::over()
   Roster roster = {};
   int rank = 0;
   std::map<std::string, std::string> identity = {};  ///< of joiners
@@ -68,8 +69,9 @@ struct Port {
   };
   void tell_offer(Waiting& to);
   std::vector<Waiting> waiting = {};
-  OfferedState offered = {};  ///< to waiting processes
-  std::int32_t offers = 0;    ///< their number so far
+  OfferedState offered = {};             ///< to waiting processes
+  std::int32_t offers = 0;               ///< their number so far
+  std::vector<std::string> silent = {};  ///< endpoints of ranks that this one has found silent
   /// Greetings for the next wire, by connection
   std::vector<std::pair<std::string, Hello>> early = {};
 };

@@ -28,6 +28,8 @@ struct ZeroMqSettings {
   std::string secret = {};
   bool lets_join = false;  ///< see Membership
   int replica = 1;         ///< with it: ranks of a replica
+  /// With it: a rank that others wait for is lost after so long without a sign of life
+  double heartbeat_seconds = 5.0;
   /// What must be equal on all ranks, by name; a refusal names the first that differs
   std::map<std::string, std::string> identity = {};
 };

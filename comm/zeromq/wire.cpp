@@ -201,6 +201,7 @@ void ZeroMqWire::handle_message(std::vector<Part>& parts) {
 void ZeroMqWire::handle_frame(int from, const Frame& frame, Part* content) {
   Peer& one = peer(from);
   one.last_heard = Clock::now();
+  one.asked.reset();
   const MessageKey key{frame.tag, static_cast<std::size_t>(frame.a)};
   const auto bytes = static_cast<std::size_t>(frame.b);
   switch (frame.kind) {
@@ -257,6 +258,15 @@ void ZeroMqWire::check_connections() {
     const Monitor::Event event = one.monitor.poll();
     if (event == Monitor::Event::kRefused) one.refused = true;
     if (event != Monitor::Event::kNone && !one.closed) one.closed = Clock::now();
+    const bool may_go_on = port_->lets_join && (size() > 2 || rank() == 0);
+    if (phase_ == Phase::kOpen && may_go_on && one.asked &&
+        Clock::seconds_since(*one.asked) > port_->heartbeat_seconds) {
+      port_->silent.push_back(one.endpoint);
+      fail(ExitCode::kLost, "zeromq",
+           "rank {}{} is lost: it has given no sign of life for {:.1f} s (sync.heartbeat_s {:g})",
+           other, one.host.empty() ? "" : " on host " + one.host,
+           Clock::seconds_since(one.last_heard), port_->heartbeat_seconds);
+    }
     const bool needed = !one.ended || !one.posted.empty() || !one.waiting.empty();
     if (phase_ == Phase::kMeeting || !one.closed || !needed ||
         Clock::seconds_since(*one.closed) < kGoneSeconds)

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -60,6 +61,7 @@ struct Peer {
   std::optional<RunningClock::time_point>
       closed;  ///< when the connection closed, or it said goodbye
   RunningClock::time_point last_heard{};
+  std::optional<RunningClock::time_point> asked;  ///< the first question since then
   std::optional<Frame> answer;
 
   struct Posted {
@@ -94,7 +96,11 @@ class ZeroMqWire final : public Wire {
   std::shared_ptr<WireCall> make_call(Call kind, std::string what, std::vector<std::byte> mine,
                                       std::vector<int> counts, int root) override;
   bool poll() override;
-  void ask(int rank) override { peer(rank).send({.kind = Frame::Kind::kAsk}); }
+  void ask(int rank) override {
+    Peer& one = peer(rank);
+    one.send({.kind = Frame::Kind::kAsk});
+    if (!one.asked) one.asked = RunningClock::now();
+  }
   void note_started(const ExchangeLabel& label) override {
     started_.a = label.step;
     started_.b = label.bucket;
@@ -146,6 +152,7 @@ class ZeroMqWire final : public Wire {
   Frame started_{.kind = Frame::Kind::kAnswer, .a = -1, .b = -1};
   int calls_ = 0;
   enum class Phase : std::uint8_t { kMeeting, kOpen, kLeaving } phase_ = Phase::kMeeting;
+  std::set<std::string> silent_;   ///< endpoints of ranks that somebody has found silent
   std::optional<Roster> decided_;  ///< the new roster, made by the lowest surviving rank
   bool decides_ = false;           ///< this rank is the lowest survivor
   int exceptions_at_start_ = std::uncaught_exceptions();

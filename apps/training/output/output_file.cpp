@@ -1,6 +1,7 @@
 #include "apps/training/output/output_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -122,18 +124,46 @@ std::string holder_of(int descriptor) {
   return "another process";
 }
 
+constexpr int kMostLooks = 500;  // for a lock whose holder was killed
+
+/// Kills the process of this host that holds a lock: the one that the file names, if it has the
+/// file open. It may be stopped, or hang. Returns whether it did.
+bool end_holder(int descriptor, const std::string& holder) {
+  int process = 0;
+  std::array<char, 256> host{};
+  struct stat own {};
+  if (std::sscanf(holder.c_str(), "process %d on host %255s", &process, host.data()) != 2 ||
+      process <= 0 || host_name() != host.data() || ::fstat(descriptor, &own) != 0)
+    return false;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", process), error)) {
+    struct stat other {};
+    if (::stat(entry.path().c_str(), &other) == 0 && other.st_dev == own.st_dev &&
+        other.st_ino == own.st_ino)
+      return ::kill(process, SIGKILL) == 0;
+  }
+  return false;
+}
+
 }  // namespace
 
-std::unique_ptr<FolderLock> FolderLock::take(const std::string& folder) {
+std::unique_ptr<FolderLock> FolderLock::take(const std::string& folder, bool of_lost_rank) {
   const std::string path = folder + "/" + kName;
+  int killed = 0;  // looks since then
   while (true) {
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0) return nullptr;
     if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
       const bool held = errno == EWOULDBLOCK;
       const std::string holder = held ? holder_of(descriptor) : std::string();
+      if (held && of_lost_rank && killed == 0 && end_holder(descriptor, holder)) killed = 1;
       ::close(descriptor);
-      if (!held) return nullptr;
+      if (killed > 0 && killed++ < kMostLooks) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        continue;
+      }
+      if (!held || of_lost_rank) return nullptr;
       fail(ExitCode::kUsage, "output", {.file = shown(folder, 200)},
            "{} is writing in this folder; wait for its end, or give another --output", holder);
     }

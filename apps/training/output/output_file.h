@@ -45,7 +45,9 @@ class FolderLock {
  public:
   /// Takes the lock of a folder that is there. Error(kUsage) that names the holder where another
   /// process has it. Null where the file cannot be made, or where the file system knows no locks.
-  static std::unique_ptr<FolderLock> take(const std::string& folder);
+  /// `of_lost_rank`: it is a rank that this run continues without: ended if it is a process of this
+  /// host, else the lock is left to it (null).
+  static std::unique_ptr<FolderLock> take(const std::string& folder, bool of_lost_rank = false);
   /// Removes the file, if the folder still has its name.
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -180,8 +180,9 @@ SyncSettings read_sync(ConfigSection& root, const SyncPartners& given) {
   sync.read("timeout_s", settings.timeout_s, Range::closed(0.1, 1e7),
             "seconds after which a wait for other ranks is an error");
   sync.read("heartbeat_s", settings.heartbeat_s, Range::closed(0.5, 1e7),
-            "seconds without a sign of life after which another host counts as lost; a rank of the "
-            "same host does as soon as its process has ended");
+            "seconds without a sign of life after which another host counts as lost, and with "
+            "elastic.join any rank that others wait for; a rank of the same host does as soon as "
+            "its process has ended");
   sync.read("overlap", settings.overlap, "exchanges run during the next forward and backward pass");
   std::string word;
   const double bucket_mb = sync.number_or_word(
