@@ -32,6 +32,7 @@ ALGORITHMS = {
     "gossip": {"algorithm": "gossip"},
     "gossip_diloco": {"algorithm": {"type": "gossip_diloco", "period": 20}},
     "diloco": {"algorithm": {"type": "diloco", "period": 20}},
+    "quorum": {"algorithm": {"type": "diloco", "period": 20, "quorum": 2}, "heartbeat_s": 1},
 }
 FAULTS = ("kill", "stop", "slow")
 
@@ -63,7 +64,7 @@ class Run:
         # The letters of these pages: a loss that goes on falling for long
         text = {"type": "text", "path": f"{jobs.ROOT}/docs/*.md", "sequence_length": 32}
         model = {"type": "gpt2", "layers": 2, "heads": 2, "width": options.width, "context": 32}
-        write_config(folder, model=model, data=text, batch_size=4, steps=10**8, sync=sync, elastic={"join": True, "rejoin": 1000}, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0}, log_every=EVERY)
+        write_config(folder, deterministic=options.algorithm != "quorum", model=model, data=text, batch_size=4, steps=10**8, sync=sync, elastic={"join": True, "rejoin": 1000}, checkpoint={"every_epochs": 0}, evaluate={"every_epochs": 0}, log_every=EVERY)
         self.log = open(folder + "/log", "w")
         self.job = jobs.start([*jobs.MPIRUN, options.ranks, TRAIN, folder + "/config.json", "--output", self.run], stdout=self.log, stderr=self.log, env=jobs.environment(), preexec_fn=jobs.die_with_parent)
 
