@@ -275,6 +275,7 @@ std::vector<Operation> operation_table() {
       convolution({1, 12, 12, 2}, 2, window(9, 1, 4, 1, 2), false),
       convolution({1, 6, 9, 4}, 6, Window2d{{3, 2}, {2, 1}, {1, 0}, {1, 2}, 2}, true),
       convolution({2, 16, 16, 3}, 8, window(7, 2, 3), false),
+      convolution({2, 16, 17, 3}, 48, window(8, 8, 0), false),
       convolution({1, 9, 6, 17}, 70, window(1, 1, 0), false),
       convolution({2, 9, 8, 6}, 9, Window2d{{3, 2}, {2, 3}, {1, 0}, {1, 2}, 3}, true),
       // Long sums, which parts of a grid share: for the weights, and forward.
