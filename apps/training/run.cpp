@@ -359,12 +359,12 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config,
       std::move(messages),
       {.backend = backend,
        .timeout_seconds = config.sync.timeout_s,
-       .heartbeat_seconds = config.sync.heartbeat_s,
        .max_ctas = config.sync.max_ctas,
        .own_cores = own_cores,
        .identity = identity_of(config.resolved, contents_of(config.data.info), parameters),
        .membership = joins ? &job.membership : nullptr,
-       .replica = config.sync.replica});
+       .replica = config.sync.replica,
+       .heartbeat_seconds = config.sync.heartbeat_s});
   if (!made)
     fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport",
          transports().whose(config.sync.transport.name));

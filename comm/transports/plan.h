@@ -23,8 +23,7 @@ using NcclOpener = std::function<std::unique_ptr<Nccl>(std::string& why)>;
 struct TransportSite {
   Backend& backend;  ///< of the buffers to exchange
   double timeout_seconds = 300.0;
-  double heartbeat_seconds = 5.0;  ///< without a sign of life, where ranks may be lost
-  int max_ctas = 0;                ///< see NcclSettings
+  int max_ctas = 0;        ///< see NcclSettings
   bool own_cores = false;  ///< ranks of this host do not share cores, so that waits may poll
   NcclOpener open_nccl = starling::open_nccl;
   /// What must be equal on all ranks, by name, for transports that make connections of their own
@@ -32,6 +31,7 @@ struct TransportSite {
   /// Not null: ranks may join later, and be lost. The transport then makes this
   std::shared_ptr<Membership>* membership = nullptr;
   int replica = 1;  ///< ranks of a replica (comm/replica.h), which join and are lost together
+  double heartbeat_seconds = 5.0;  ///< without a sign of life, where ranks may be lost
 };
 
 /// The properties of a transport, known before ranks are connected, and how to make it. Members
