@@ -57,15 +57,19 @@ bool is_product(const cpu::Geometry& g) {
          g.stride_w == 1 && g.out_height == g.height && g.out_width == g.width;
 }
 
+/// Whether windows overlap at every pixel, so that gathering them writes each input many times.
+bool is_dense(const cpu::Geometry& g) {
+  return g.stride_h == 1 && g.stride_w == 1 && g.kernel_h * g.kernel_w > 1;
+}
+
 /// Whether products with gathered windows find the gradient of the weights faster than oneDNN's
 /// bf16 convolution: on a Xeon 1.4 to 10 times, most with few pixels, or strides, and many
 /// channels; patches, which do not overlap, count as pixels of so many more channels.
 bool suits_product(const cpu::Geometry& g) {
-  const bool dense = g.stride_h == 1 && g.stride_w == 1 && g.kernel_h * g.kernel_w > 1,
-             patches = g.stride_h >= g.kernel_h && g.stride_w >= g.kernel_w;
+  const bool patches = g.stride_h >= g.kernel_h && g.stride_w >= g.kernel_w;
   const Index channels = patches ? g.kernel_h * g.kernel_w * g.channels : g.channels;
   return g.groups == 1 && g.dilation_h == 1 && g.dilation_w == 1 &&
-         channels * g.out_channels >= (dense ? 65536 : 8192);
+         channels * g.out_channels >= (is_dense(g) ? 65536 : 8192);
 }
 
 /// The same of the forward pass, and of the gradient of the data.
@@ -73,8 +77,7 @@ bool suits_product_forward(const cpu::Geometry& g) {
   return suits_product(g) && !is_product(g) && g.out_height * g.out_width <= 16;
 }
 bool suits_product_data(const cpu::Geometry& g) {
-  const bool dense = g.stride_h == 1 && g.stride_w == 1 && g.kernel_h * g.kernel_w > 1;
-  return suits_product(g) && (!dense || g.out_height * g.out_width <= 16);
+  return suits_product(g) && (!is_dense(g) || g.out_height * g.out_width <= 16);
 }
 
 /// Of the pixels whose position along an axis is r modulo the stride, and so the same taps reach

@@ -133,7 +133,8 @@ bool end_holder(int descriptor, const std::string& holder) {
   std::array<char, 256> host{};
   struct stat own {};
   if (std::sscanf(holder.c_str(), "process %d on host %255s", &process, host.data()) != 2 ||
-      process <= 0 || host_name() != host.data() || ::fstat(descriptor, &own) != 0)
+      process <= 0 || process == ::getpid() || host_name() != host.data() ||
+      ::fstat(descriptor, &own) != 0)
     return false;
   std::error_code error;
   for (const auto& entry :
