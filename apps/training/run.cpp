@@ -106,6 +106,7 @@ struct JobState {
   double timeout_seconds = 300.0;     ///< sync.timeout_s of the last world
   std::optional<SafetensorsFile> saved_state;  ///< this rank's state when the last world ended
   std::string lost;                            ///< why it ended, if a rank was lost
+  bool lets_in = false;                        ///< this rank ended it, so that another may join
   int rank(const MpiSession& session) const {
     return membership ? membership->rank() : session.rank();
   }
@@ -302,8 +303,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   } catch (const AgreedError&) {
     throw;  // every rank throws it, so all end
   } catch (const Error& error) {
-    if (error.code() == ExitCode::kLost && job.membership && !job.membership->over())
+    if (error.code() == ExitCode::kLost && job.membership && !job.membership->over()) {
       job.saved_state = run.handover_state(true);
+      job.lets_in = run.joins();
+    }
     throw;
   }
   if (run.joins()) job.saved_state = run.handover_state(false);
@@ -513,7 +516,7 @@ ExitCode run_until_done(TrainOptions options, MpiSession& session, JobState& job
       if (job.membership && !job.membership->over()) {
         // If the cause is not a lost rank it will recur: give up after kMostAttempts.
         if (++job.attempts > kMostAttempts) throw;
-        job.lost = error.message();
+        if (!std::exchange(job.lets_in, false)) job.lost = error.message();
         job.regroups = true;
       } else {
         if (job.membership || !session.surviving()) throw;

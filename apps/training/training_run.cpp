@@ -168,6 +168,12 @@ ExitCode TrainingRun::run_steps() {
     if (saves || stopped || ended_early()) save_checkpoint(last || stopped || ended_early());
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
+  // Under a quorum ranks are at different steps: those that this one meets again without them
+  // interrupt theirs, as where a rank is lost.
+  if (joins_ && joins_at_once_ && trainer_.algorithm().steps.leaves_out && transport_.size() > 1) {
+    joining_.membership->let_in();
+    fail(ExitCode::kLost, "join", {.step = step()}, "a rank that has a copy of the state joins");
+  }
   if (stop_sum_.pending()) stop_sum_.take();
   emit_all_metrics();
   trainer_.finish();
@@ -393,9 +399,8 @@ TrainingRun::Joins TrainingRun::asked_to_join() {
     fits_ = why_not.empty();
     if (!fits_) return kNever;
   }
-  // Under a quorum ranks are at different steps, and a replica's ranks have its state together: it
-  // is handed over when all have stopped.
-  if (trainer_.algorithm().steps.leaves_out || config_.sync.replica > 1) return kAtOuterStep;
+  // A replica's ranks have its state together: it is handed over when all have stopped.
+  if (config_.sync.replica > 1) return kAtOuterStep;
   if (offered_step_ < 0 || !joining_.membership->fetched()) return kNever;
   if (!trainer_.algorithm().equality.any()) return kAtOuterStep;
   if (same_period(offered_step_)) return kNow;
@@ -412,7 +417,7 @@ bool TrainingRun::same_period(std::int64_t algorithm_steps) const {
 
 void TrainingRun::offer_state() {
   const AlgorithmSteps& steps = trainer_.algorithm().steps;
-  if (!fits_ || steps.leaves_out || config_.sync.replica > 1) return;
+  if (!fits_ || config_.sync.replica > 1) return;
   const bool by_periods = trainer_.algorithm().equality.any();
   const std::int64_t now = trainer_.algorithm_steps();
   // An outer step came first. Another offer has a whole period.
@@ -424,7 +429,8 @@ void TrainingRun::offer_state() {
   if (offered_step_ >= 0 || (by_periods && !same_period(now))) return;
   if (memory_.valid() && memory_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return;
-  trainer_.finish();
+  // Under a quorum that would wait for ranks that are behind; nothing under way is in the state.
+  if (!steps.leaves_out) trainer_.finish();
   std::optional<SafetensorsFile> state = trainer_.handover_state();
   if (!state) return;
   if (!memory_.valid()) {
@@ -451,7 +457,10 @@ bool TrainingRun::stop_agreed() {
   }
   if (trainer_.algorithm().steps.leaves_out) {
     if (stop_requested()) trainer_.ask_to_stop();
-    if (!join_agreed_ && (join_agreed_ = asked_to_join() == kAtOuterStep)) trainer_.ask_to_join();
+    const Joins joins = join_agreed_ ? kNever : asked_to_join();
+    join_agreed_ = join_agreed_ || joins == kAtOuterStep;
+    joins_at_once_ = joins == kNow;
+    if (joins == kAtOuterStep) trainer_.ask_to_join();
     return step() == stop_step_;
   }
   const bool apart = trainer_.algorithm().steps.asynchronous;

@@ -45,7 +45,8 @@ class TrainingRun {
   ExitCode run();
   /// Key in the metadata of a state after the loss of a rank.
   static constexpr const char* kLost = "lost";
-  /// Whether run() has ended since a rank is about to join.
+  /// Whether run() has ended since a rank is about to join, with Error(kLost) where other ranks may
+  /// be at other steps.
   bool joins() const { return joins_; }
   /// This rank's state to continue from with other ranks, after run() has ended so, or has failed
   /// because a rank was lost. Numbers that the lost rank did not add to are counted again.

@@ -32,7 +32,8 @@ std::string refusal(Socket& socket) {
 }
 
 [[noreturn]] void fail_of_greeting(const Hello& hello) {
-  fail(ExitCode::kLost, "zeromq", "the rank at {} goes on without one that it has lost",
+  fail(ExitCode::kLost, "zeromq",
+       "the rank at {} goes on without one that it has lost, or lets another in",
        hello.member.endpoint);
 }
 
