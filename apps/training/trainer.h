@@ -114,6 +114,8 @@ class Trainer {
   void ask_to_join() { algorithm_->ask_to_join(); }
   /// Steps since the current algorithm began.
   std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
+  /// Whether the next steps are left out, since the algorithm has taken an outer step after them.
+  bool is_behind() const { return steps_to_skip_ > 0; }
   /// Called while the model's tensors are those being tested. Null functions are skipped.
   struct TestedModels {
     /// With the mean of the ranks, and the result

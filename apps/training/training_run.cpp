@@ -401,7 +401,7 @@ TrainingRun::Joins TrainingRun::asked_to_join() {
   }
   // A replica's ranks have its state together: it is handed over when all have stopped.
   if (config_.sync.replica > 1) return kAtOuterStep;
-  if (offered_step_ < 0 || !joining_.membership->fetched()) return kNever;
+  if (offered_step_ < 0 || trainer_.is_behind() || !joining_.membership->fetched()) return kNever;
   if (!trainer_.algorithm().equality.any()) return kAtOuterStep;
   if (same_period(offered_step_)) return kNow;
   // Where a period is too short for it, all wait for the state after an outer step.
@@ -417,7 +417,7 @@ bool TrainingRun::same_period(std::int64_t algorithm_steps) const {
 
 void TrainingRun::offer_state() {
   const AlgorithmSteps& steps = trainer_.algorithm().steps;
-  if (!fits_ || config_.sync.replica > 1) return;
+  if (!fits_ || config_.sync.replica > 1 || trainer_.is_behind()) return;
   const bool by_periods = trainer_.algorithm().equality.any();
   const std::int64_t now = trainer_.algorithm_steps();
   // An outer step came first. Another offer has a whole period.

@@ -36,6 +36,7 @@ ALGORITHMS = {
     "diloco": {"algorithm": {"type": "diloco", "period": 20}, "verify": 20},
     "diloco, fragments": {"algorithm": {"type": "diloco", "period": 20, "fragments": 2, "delay": 3}, "bucket_mb": 0.005, "verify": 20},
     "diloco, quorum": {"algorithm": {"type": "diloco", "period": 20, "quorum": 2}, "verify": 20},
+    "diloco, quorum, long periods": {"algorithm": {"type": "diloco", "period": 500, "quorum": 2}, "verify": 500},
     "gossip, replicas": {"algorithm": "gossip", "replica": 2},
     "gossip_diloco, replicas": {"algorithm": {"type": "gossip_diloco", "period": 10}, "replica": 2},
     "diloco, replicas": {"algorithm": {"type": "diloco", "period": 20}, "verify": 20, "replica": 2},
