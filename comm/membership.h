@@ -50,9 +50,9 @@ class Membership {
   /// Refuses those who wait, for this reason.
   virtual void refuse(const std::string& reason) = 0;
   /// A transport between the ranks that are left and the joiner that was let in. All transports of
-  /// before must be destroyed. Collective, also where the others do not know yet that a rank is lost
-  /// or let in: theirs fails with Error(kLost), if an exception has ended this rank's. Error(kLost)
-  /// here: once more, as where a joiner was lost in it, unless this rank is over().
+  /// before must be destroyed. Collective, also where the others do not know yet that a rank is
+  /// lost or let in: theirs fails with Error(kLost), if an exception has ended this rank's.
+  /// Error(kLost) here: once more, as where a joiner was lost in it, unless this rank is over().
   virtual std::unique_ptr<Transport> regroup(double timeout_seconds) = 0;
   /// Whether this rank cannot continue: the others do without it, or too few are left.
   virtual bool over() const = 0;

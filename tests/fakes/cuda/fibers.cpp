@@ -73,7 +73,7 @@ class Scheduler {
   void run_thread(unsigned thread);
   void enter(unsigned thread);
   void leave();
-  void resume(Context* fiber);
+  Context* next();
   void complete(unsigned warp);
   Context* free_fiber();
   [[noreturn]] void abandon();
@@ -87,7 +87,12 @@ class Scheduler {
   std::vector<Thread> threads_;
   std::vector<unsigned> sequence_;  ///< in which threads run now
   unsigned started_ = 0, done_ = 0, current_ = 0;
-  std::vector<std::vector<Meeting>> meetings_;  ///< by warp
+  std::size_t looked_at_ = 0;  ///< of the sequence, in this round
+  struct Warp {
+    std::vector<Meeting> meetings;
+    unsigned gone = 0;  ///< lanes that have returned, or lie beyond the block's end
+  };
+  std::vector<Warp> warps_;
   std::exception_ptr error_;
 
   Context main_;
@@ -122,7 +127,7 @@ void Scheduler::run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call
   grid_size = {grid.x, grid.y, grid.z};
   threads_.resize(size);
   sequence_.resize(size);
-  meetings_.resize((size + kLanes - 1) / kLanes);
+  warps_.resize((size + kLanes - 1) / kLanes);
   std::vector<unsigned> numbers(blocks);
   arrange(numbers);
   for (const unsigned number : numbers) {
@@ -150,20 +155,24 @@ void Scheduler::run_block() {
     threads_[i].state = State::kReady;
     threads_[i].copies.clear();
   }
+  for (Warp& warp : warps_) warp.gone = 0;
+  if (size % kLanes != 0) warps_.back().gone = ~0u << size % kLanes;
   started_ = done_ = 0;
   error_ = nullptr;
   arrange(sequence_);
-  while (started_ < size && !error_) resume(free_fiber());
+  looked_at_ = size;
   while (done_ < size && !error_) {
-    bool moved = false;
-    for (const unsigned i : sequence_) {
-      if (threads_[i].state != State::kReady) continue;
-      moved = true;
-      enter(i);
-      resume(threads_[i].fiber);
-      if (error_) break;
+    Context* fiber = next();
+    if (!fiber) {  // the end of a round: all that could run have
+      looked_at_ = 0;
+      fiber = next();
     }
-    if (!moved && !error_) release_barrier();
+    if (fiber) {
+      running_ = fiber;
+      Context::switch_to(main_, *fiber);
+    } else {
+      release_barrier();
+    }
   }
   if (error_) abandon();
 }
@@ -230,21 +239,31 @@ void Scheduler::run_thread(unsigned thread) {
     call_(function_);
     threads_[thread].state = State::kDone;
     ++done_;
+    warps_[thread / kLanes].gone |= 1u << thread % kLanes;
     complete(thread / kLanes);
   } catch (...) {
     error_ = std::current_exception();
   }
 }
 
-/// From a fiber back to the scheduler.
+/// From a fiber to the next one, or at the end of a round back to the scheduler.
 void Scheduler::leave() {
   Context* self = running_;
-  Context::switch_to(*self, main_);
+  running_ = error_ ? nullptr : next();
+  Context::switch_to(*self, running_ ? *running_ : main_);
 }
 
-void Scheduler::resume(Context* fiber) {
-  running_ = fiber;
-  Context::switch_to(main_, *fiber);
+/// The fiber that goes on: one for threads that nobody has started, then that of the next thread in
+/// this round that is ready. Null: there is none.
+Context* Scheduler::next() {
+  if (started_ < sequence_.size()) return free_fiber();
+  while (looked_at_ < sequence_.size()) {
+    const unsigned thread = sequence_[looked_at_++];
+    if (threads_[thread].state != State::kReady) continue;
+    enter(thread);
+    return threads_[thread].fiber;
+  }
+  return nullptr;
 }
 
 Context* Scheduler::free_fiber() {
@@ -261,7 +280,7 @@ Context* Scheduler::free_fiber() {
 void Scheduler::abandon() {
   free_.clear();
   fibers_.clear();
-  for (auto& warp : meetings_) warp.clear();
+  for (Warp& warp : warps_) warp.meetings.clear();
   const std::exception_ptr error = std::exchange(error_, nullptr);
   std::rethrow_exception(error);
 }
@@ -279,7 +298,7 @@ std::uint64_t Scheduler::warp_call(WarpCall call, unsigned mask, std::uint64_t v
   Thread& self = threads_[current_];
   require((mask >> lane & 1u) != 0, "shim",
           "a thread of lane {} calls with mask {:#x}, which does not name it", lane, mask);
-  auto& meetings = meetings_[current_ / kLanes];
+  auto& meetings = warps_[current_ / kLanes].meetings;
   Meeting* meeting = nullptr;
   for (Meeting& other : meetings) {
     if (other.mask == mask && other.call == call) meeting = &other;
@@ -305,14 +324,8 @@ std::uint64_t Scheduler::warp_call(WarpCall call, unsigned mask, std::uint64_t v
 
 /// Ends the calls of a warp that all have arrived at.
 void Scheduler::complete(unsigned warp) {
-  auto& meetings = meetings_[warp];
-  if (meetings.empty()) return;
+  auto& [meetings, gone] = warps_[warp];
   const std::size_t first = std::size_t{warp} * kLanes;
-  unsigned gone = 0;  // returned, or beyond the block's end
-  for (unsigned lane = 0; lane < kLanes; ++lane) {
-    if (first + lane >= threads_.size() || threads_[first + lane].state == State::kDone)
-      gone |= 1u << lane;
-  }
   for (std::size_t m = 0; m < meetings.size();) {
     const Meeting& meeting = meetings[m];
     if ((meeting.mask & ~gone & ~meeting.arrived) != 0) {
