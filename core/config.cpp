@@ -188,9 +188,10 @@ struct ConfigSection::Node {
     if (near.empty()) near = suggestion(other, unknown);
     const std::size_t quote = near.find('\'');
     error(key, "is required and missing{}; expected {}",
-          near.empty() ? ""
-                       : fmt::format(" ({} stands there, unknown)",
-                                     near.substr(quote, near.rfind('\'') + 1 - quote)),
+          given.contains(other) ? fmt::format(" ({} is {})", other, found_text(given.at(other)))
+          : near.empty()        ? ""
+                                : fmt::format(" ({} stands there, unknown)",
+                                              near.substr(quote, near.rfind('\'') + 1 - quote)),
           expected);
   }
   [[noreturn]] void wrong(const std::string& key, const std::string& expected,

@@ -189,6 +189,8 @@ TEST_CASE("refusals: what is no config") {
   const std::string parts = R"("model": {"type": "mlp"}, "data": {"type": "synthetic"})";
   refuses("neither epochs nor steps",
           "epochs: is required and missing; expected a number, or steps", "{" + parts + "}");
+  refuses("no steps", R"(epochs: is required and missing \(steps is null\))",
+          R"({"steps": null, )" + parts + "}");
   refuses("epochs misspelt", R"(missing \('epchs' stands there, unknown\))",
           "{" + parts + R"(, "epchs": 1})");
   refuses("steps misspelt", R"(missing \('stpes' stands there, unknown\))",
