@@ -478,6 +478,8 @@ std::unique_ptr<Transport> regroup(JobState& job) {
   std::unique_ptr<Transport> transport = job.membership->regroup(job.timeout_seconds);
   log::configure(transport->rank(), transport->size());
   job.last_loss.reset();
+  if (job.lost.empty() && transport->size() <= job.last_ranks)
+    job.lost = "a rank was lost as another joined";
   if (!job.lost.empty())
     job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = job.last_ranks};
   return transport;
