@@ -186,13 +186,15 @@ struct ConfigSection::Node {
     }
     std::string near = suggestion(key, unknown);
     if (near.empty()) near = suggestion(other, unknown);
-    const std::size_t quote = near.find('\'');
-    error(key, "is required and missing{}; expected {}",
-          given.contains(other) ? fmt::format(" ({} is {})", other, found_text(given.at(other)))
-          : near.empty()        ? ""
-                                : fmt::format(" ({} stands there, unknown)",
-                                              near.substr(quote, near.rfind('\'') + 1 - quote)),
-          expected);
+    std::string there;
+    if (given.contains(other)) {
+      there = fmt::format(" ({} is {})", other, found_text(given.at(other)));
+    } else if (!near.empty()) {
+      const std::size_t quote = near.find('\'');
+      there = fmt::format(" ({} stands there, unknown)",
+                          near.substr(quote, near.rfind('\'') + 1 - quote));
+    }
+    error(key, "is required and missing{}; expected {}", there, expected);
   }
   [[noreturn]] void wrong(const std::string& key, const std::string& expected,
                           const json& found) const {

@@ -1,6 +1,7 @@
 #include "apps/training/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -473,13 +474,26 @@ ExitCode run_world(TrainOptions options, const MakeTransport& make_transport, Mp
   return train(options, config, site, trace, *backend, *transport, job, session != nullptr);
 }
 
+/// "rank 2": those of a roster (Membership::roster()) that are not in a later one.
+std::string missing_ranks(const std::string& before, const std::string& after) {
+  const auto members = nlohmann::json::parse(before)["members"],
+             now = nlohmann::json::parse(after)["members"];
+  std::vector<std::string> missing;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    if (std::ranges::count(now, members[rank]) == 0)
+      missing.push_back(fmt::format("rank {}", rank));
+  }
+  return fmt::format("{}", fmt::join(missing, ", "));
+}
+
 /// The next world of a job that ranks join or have been lost in.
 std::unique_ptr<Transport> regroup(JobState& job) {
+  const std::string before = job.membership->roster();
   std::unique_ptr<Transport> transport = job.membership->regroup(job.timeout_seconds);
   log::configure(transport->rank(), transport->size());
   job.last_loss.reset();
   if (job.lost.empty() && transport->size() <= job.last_ranks)
-    job.lost = "a rank was lost as another joined";
+    job.lost = missing_ranks(before, job.membership->roster()) + " was lost as another joined";
   if (!job.lost.empty())
     job.last_loss = {.what = std::exchange(job.lost, {}), .ranks_before = job.last_ranks};
   return transport;

@@ -168,8 +168,8 @@ ExitCode TrainingRun::run_steps() {
     if (saves || stopped || ended_early()) save_checkpoint(last || stopped || ended_early());
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
-  // Under a quorum ranks are at different steps: those that this one meets again without them
-  // interrupt theirs, as where a rank is lost.
+  // Under a quorum ranks are at different steps, so that they cannot all end here. This rank
+  // leaves; the others notice, interrupt their steps as after a loss, and all connect again.
   if (joins_ && joins_at_once_ && trainer_.algorithm().steps.leaves_out && transport_.size() > 1) {
     joining_.membership->let_in();
     fail(ExitCode::kLost, "join", {.step = step()}, "a rank that has a copy of the state joins");
@@ -441,6 +441,11 @@ void TrainingRun::offer_state() {
   joining_.membership->offer(offered_state(std::move(*state), memory_.get()));
 }
 
+void TrainingRun::note_joins(Joins joins) {
+  join_agreed_ = join_agreed_ || joins == kAtOuterStep;
+  joins_at_once_ = joins == kNow;
+}
+
 bool TrainingRun::joins_now() const {
   if (joins_at_once_) return true;
   if (trainer_.algorithm().steps.leaves_out && transport_.size() > 1) return step() == join_step_;
@@ -449,17 +454,14 @@ bool TrainingRun::joins_now() const {
 
 bool TrainingRun::stop_agreed() {
   if (transport_.size() == 1) {
-    const Joins joins = asked_to_join();
-    join_agreed_ = join_agreed_ || joins == kAtOuterStep;
-    joins_at_once_ = joins == kNow;
+    note_joins(asked_to_join());
     if (checkpoints_.pending() && !checkpoints_.busy()) checkpoints_.advance();
     return stop_requested();
   }
   if (trainer_.algorithm().steps.leaves_out) {
     if (stop_requested()) trainer_.ask_to_stop();
     const Joins joins = join_agreed_ ? kNever : asked_to_join();
-    join_agreed_ = join_agreed_ || joins == kAtOuterStep;
-    joins_at_once_ = joins == kNow;
+    note_joins(joins);
     if (joins == kAtOuterStep) trainer_.ask_to_join();
     return step() == stop_step_;
   }
@@ -473,8 +475,7 @@ bool TrainingRun::stop_agreed() {
     const std::vector<double> told = stop_sum_.take();
     stop = told[0] > 0.0;
     const auto joins = static_cast<Joins>(static_cast<int>(told[2]));
-    join_agreed_ = join_agreed_ || joins == kAtOuterStep;
-    joins_at_once_ = joins == kNow && same_period(asked_step_);
+    note_joins(joins == kNow && !same_period(asked_step_) ? kNever : joins);
     if (checkpoints_.pending() && asked_part_ == checkpoints_.part_number() && told[1] == 0.0)
       checkpoints_.advance();
   }

@@ -104,6 +104,8 @@ class TrainingRun {
   void offer_state();
   /// Whether this step and an earlier one of the algorithm follow the same outer step.
   bool same_period(std::int64_t algorithm_steps) const;
+  /// Notes what ranks have agreed on.
+  void note_joins(Joins joins);
   /// Whether a rank is to join after this step.
   bool joins_now() const;
   /// Adds what is the run's own to the trainer's.
